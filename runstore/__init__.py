@@ -1,0 +1,70 @@
+"""Keep machine-learning training runs: config, metrics, timing spans, checkpoints, rollouts, log trees.
+
+Every operation exists twice: an async method with the prefix `a`, and its sync twin without it.
+"""
+
+from runstore.errors import (
+    AccessDeniedError,
+    EventLoopError,
+    InvalidInputError,
+    MalformedFileError,
+    MissingDependencyError,
+    NotFoundError,
+    RunStoreError,
+    StorageFullError,
+    StorageIOError,
+    UnstorableValueError,
+)
+from runstore.jsonl import (
+    AsyncFollower,
+    Batch,
+    Follower,
+    IncrementalReader,
+    MalformedLine,
+    MalformedLines,
+    strict_json,
+)
+from runstore.storage import (
+    AsyncStorage,
+    LocalStorage,
+    Storage,
+    StorageEntry,
+    StorageStat,
+    storage_from_uri,
+    storage_join,
+)
+from runstore.stores import CheckpointRecord, IterationInfo, TrainingRunStore
+
+__all__ = [  # noqa: RUF022  a table of contents
+    # A run
+    "TrainingRunStore",
+    "CheckpointRecord",
+    "IterationInfo",
+    # Reading and following
+    "IncrementalReader",
+    "MalformedLine",
+    "MalformedLines",
+    "Batch",
+    "AsyncFollower",
+    "Follower",
+    "strict_json",
+    # Storage
+    "Storage",
+    "AsyncStorage",
+    "LocalStorage",
+    "StorageStat",
+    "StorageEntry",
+    "storage_from_uri",
+    "storage_join",
+    # Errors
+    "RunStoreError",
+    "AccessDeniedError",
+    "EventLoopError",
+    "InvalidInputError",
+    "MalformedFileError",
+    "MissingDependencyError",
+    "NotFoundError",
+    "StorageFullError",
+    "StorageIOError",
+    "UnstorableValueError",
+]

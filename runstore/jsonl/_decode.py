@@ -1,0 +1,289 @@
+"""Bytes to records: a JSONL file as crashed, concurrent and foreign writers leave it.
+
+A file is split on byte 0x0A and nothing else. A line is read as a run of JSON objects from its
+start: each complete object is a record, and what follows the last one is reported as malformed. So
+the records do not depend on the pieces in which the bytes arrived. Blank lines are neither.
+
+orjson reads what it can; what it refuses gets a slower second look, which also takes the bare
+tokens `NaN`, `Infinity` and `-Infinity` that Python's `json` writes, numbers beyond a double's
+range (as infinities), lone surrogate escapes, and invalid UTF-8 (decoded with replacement). Integers
+beyond 64 bits come back as floats either way.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from runstore.errors import MalformedFileError
+
+__all__ = ["Parsed", "Problem", "Record", "decode_document", "parse_lines", "parse_tail", "split_objects"]
+
+Record = dict[str, Any]
+
+# White space, byte order marks of files joined together, and the NUL bytes that a crashed disk leaves.
+_FILLER = re.compile(rb"(?:[ \t\r\x00]|\xef\xbb\xbf)*+")
+# Strings as a whole (so that braces inside them do not count), then the braces.
+_STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
+_BARE_NUMBER = re.compile(rb"(?<=[:,\[ \t\r])(?:NaN|-?Infinity)(?=[ \t\r]*[,}\]])")
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+
+# A random string of this process, which no line can hold by accident.
+_NONCE = secrets.token_hex(12)
+_JOINT = f',"{_NONCE}",'.encode()
+_STAND_INS = {token: f'"{_NONCE}{token.decode()}"'.encode() for token in (b"NaN", b"Infinity", b"-Infinity")}
+_STOOD_FOR = {
+    f"{_NONCE}NaN": math.nan,
+    f"{_NONCE}Infinity": math.inf,
+    f"{_NONCE}-Infinity": -math.inf,
+}
+_LONGEST_INT = len(str(2**64))
+
+
+class Problem(NamedTuple):
+    """Bytes that are no record."""
+
+    line: int
+    """Lines before it in the parsed data."""
+    offset: int
+    """Bytes before it in the parsed data."""
+    reason: str
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What some bytes hold."""
+
+    records: list[Record]
+    problems: list[Problem]
+    replaced: int = 0
+    """Records whose invalid UTF-8 was decoded with replacement characters."""
+
+
+class _Object(NamedTuple):
+    record: Record
+    start: int
+    end: int
+    replaced: bool
+
+
+def parse_lines(data: bytes) -> Parsed:
+    """The records of whole lines.
+
+    Args:
+        data: Any bytes that end with a newline.
+    """
+    records = _parse_block(data)
+    if records is None and (b"NaN" in data or b"Infinity" in data):
+        records = _parse_block_with_bare_numbers(data)
+    if records is not None:
+        return Parsed(records, [])
+    return _parse_each_line(data)
+
+
+def _parse_block(data: bytes) -> list[Record] | None:
+    """The records when every line is exactly one object that orjson reads; else `None`.
+
+    The lines become one array, joined by a string that no line holds. If every second item is that
+    string, once a newline, each newline stood between two items of the array, and never inside one.
+    """
+    lines = data.count(b"\n")
+    try:
+        if lines == 1:
+            record = orjson.loads(data)
+            return [record] if type(record) is dict else None
+        items = orjson.loads(b"[%b]" % data[:-1].replace(b"\n", _JOINT))
+    except orjson.JSONDecodeError:
+        return None
+    records: list[Record] = items[::2]
+    joints = items[1::2]
+    if len(records) == lines and joints.count(_NONCE) == lines - 1 and set(map(type, records)) == {dict}:
+        return records
+    return None
+
+
+def _parse_block_with_bare_numbers(data: bytes) -> list[Record] | None:
+    """As `_parse_block`, with quoted stand-ins for NaN and the infinities while orjson is at work.
+
+    A stand-in inside a string would end that string early, which no JSON survives.
+    """
+    replaced, count = _BARE_NUMBER.subn(lambda match: _STAND_INS[match[0]], data)
+    records = _parse_block(replaced)
+    try:
+        if records is None or sum(map(_restore, records)) != count:
+            return None
+    except RecursionError:
+        return None
+    return records
+
+
+def _restore(container: Any) -> int:
+    """Put the numbers back where their stand-ins are; how many there were."""
+    count = 0
+    for key, value in container.items() if type(container) is dict else enumerate(container):
+        kind = type(value)
+        if kind is str:
+            if value in _STOOD_FOR:
+                container[key] = _STOOD_FOR[value]
+                count += 1
+        elif kind is dict or kind is list:
+            count += _restore(value)
+    return count
+
+
+def _parse_each_line(data: bytes) -> Parsed:
+    parsed = Parsed([], [])
+    start = 0
+    for index, line in enumerate(data[:-1].split(b"\n")):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            record = None
+        if type(record) is dict:
+            parsed.records.append(record)
+        else:
+            _parse_odd_line(parsed, line, index, start)
+        start += len(line) + 1
+    return parsed
+
+
+def _parse_odd_line(parsed: Parsed, line: bytes, index: int, start: int) -> None:
+    objects, rest, reason = split_objects(line)
+    parsed.records += [found.record for found in objects]
+    parsed.replaced += sum(found.replaced for found in objects)
+    if rest < len(line):
+        parsed.problems.append(Problem(index, start + rest, reason))
+
+
+def parse_tail(tail: bytes) -> tuple[Parsed, int]:
+    """The complete objects at the start of a line that has no newline yet.
+
+    Returns:
+        The records, and how many bytes of the tail they and the filler around them take up.
+    """
+    objects, rest, _ = split_objects(tail)
+    consumed = rest if objects else 0
+    replaced = sum(found.replaced for found in objects)
+    return Parsed([found.record for found in objects], [], replaced), consumed
+
+
+def split_objects(line: bytes) -> tuple[list[_Object], int, str]:
+    """The run of JSON objects at the start of a line.
+
+    Returns:
+        The objects with their places, the place where something else begins (the line's length if
+        nothing does), and why that is no object.
+    """
+    position = _skip_filler(line, 0)
+    whole = _decode_object(line[position:].rstrip(b" \t\r\0"))
+    if whole is not None:
+        return [_Object(whole[0], position, len(line), whole[1])], len(line), ""
+    objects: list[_Object] = []
+    while position < len(line):
+        if line[position] != ord("{"):
+            return objects, position, "not a JSON object"
+        end = _end_of_object(line, position)
+        if end is None:
+            return objects, position, "a JSON object that does not end"
+        decoded = _decode_object(line[position:end])
+        if decoded is None:
+            return objects, position, "not valid JSON"
+        following = _skip_filler(line, end)
+        objects.append(_Object(decoded[0], position, following, decoded[1]))
+        position = following
+    return objects, position, ""
+
+
+def _skip_filler(line: bytes, position: int) -> int:
+    match = _FILLER.match(line, position)
+    return position if match is None else match.end()
+
+
+def _end_of_object(line: bytes, start: int) -> int | None:
+    """Where the braces that open at `start` are balanced."""
+    depth = 0
+    for match in _STRUCTURE.finditer(line, start):
+        brace = match[0]
+        if brace == b"{":
+            depth += 1
+        elif brace == b"}":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+    return None
+
+
+def _decode_object(raw: bytes) -> tuple[Record, bool] | None:
+    """One object by orjson, else by the second look, and whether its text had to be repaired."""
+    if not raw.startswith(b"{"):
+        return None
+    try:
+        return orjson.loads(raw), False
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        text, replaced = raw.decode(), False
+    except UnicodeDecodeError:
+        text, replaced = raw.decode(errors="replace"), True
+    try:
+        return json.loads(text, parse_int=_parse_int), replaced
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parse_int(digits: str) -> int | float:
+    """As orjson: an integer within 64 bits (signed or not), else a float."""
+    if len(digits) > _LONGEST_INT:
+        return float(digits)
+    value = int(digits)
+    return value if -(2**63) <= value < 2**64 else float(digits)
+
+
+def decode_document(data: bytes, url: str) -> Record:
+    """The object that a whole file holds, with its integers exact.
+
+    Args:
+        data: The file's bytes.
+        url: Where it is, for the error.
+
+    Raises:
+        MalformedFileError: It is empty, not JSON, not UTF-8, or not an object.
+    """
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        document = _decode_exactly(text)
+    except UnicodeDecodeError as error:
+        msg = f"{url} is not UTF-8 text ({_guess_encoding(data)}byte {error.start}): convert it to UTF-8"
+        raise MalformedFileError(msg) from error
+    except RecursionError as error:
+        msg = f"{url} is nested too deeply to be read"
+        raise MalformedFileError(msg) from error
+    except ValueError as error:
+        state = "is empty" if not data.strip() else f"is not valid JSON ({error})"
+        msg = f"{url} {state}: restore it from a copy, or write it anew"
+        raise MalformedFileError(msg) from error
+    if not isinstance(document, dict):
+        msg = f"{url} holds a JSON {type(document).__name__}, and an object is expected"
+        raise MalformedFileError(msg)
+    return document
+
+
+def _decode_exactly(text: bytes) -> Any:
+    """By orjson, unless integers beyond 64 bits may be in it, which that rounds."""
+    if not _LONG_NUMBER.search(text):
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass
+    return json.loads(text.decode())
+
+
+def _guess_encoding(data: bytes) -> str:
+    marks = {b"\xff\xfe": "it looks like UTF-16; ", b"\xfe\xff": "it looks like UTF-16; "}
+    return marks.get(data[:2], "")

@@ -1,0 +1,67 @@
+"""Readable values for what a configuration holds: paths, enums, dataclasses, models, functions."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import datetime as dt
+import enum
+import os
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+__all__ = ["to_readable"]
+
+
+def to_readable(value: Any) -> Any:
+    """One step towards JSON for any value that is no plain dict, list, string, number or None.
+
+    The results may hold such values again. Nothing is refused: what is left becomes its `repr`.
+    """
+    for kind, convert in _CONVERSIONS:
+        if isinstance(value, kind):
+            return convert(value)
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        return f"{value.__module__}.{value.__qualname__}"
+    return _object_to_readable(value)
+
+
+def _object_to_readable(value: Any) -> Any:
+    """What the fields of an object say; its `repr` when it has none to show."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    for name in ("model_dump", "to_dict", "tolist"):
+        method = getattr(value, name, None)
+        if callable(method):
+            with contextlib.suppress(TypeError, ValueError, RuntimeError):
+                result = method()
+                if type(result) is not type(value):
+                    return result
+    fields = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return fields or str(value)
+
+
+def _set_to_list(value: AbstractSet[Any]) -> list[Any]:
+    return sorted(value, key=lambda item: (type(item).__name__, repr(item)))
+
+
+def _bytes_to_text(value: bytes | bytearray) -> str:
+    return bytes(value).decode(errors="backslashreplace")
+
+
+_CONVERSIONS: list[tuple[type | tuple[type, ...], Callable[[Any], Any]]] = [
+    (enum.Enum, lambda value: value.value),
+    (float, float),
+    (int, int),
+    (str, str),
+    (os.PathLike, lambda value: os.fsdecode(os.fspath(value))),
+    ((dt.datetime, dt.date, dt.time), lambda value: value.isoformat()),
+    (dt.timedelta, lambda value: value.total_seconds()),
+    (argparse.Namespace, vars),
+    (Mapping, dict),
+    (AbstractSet, _set_to_list),
+    ((bytes, bytearray), _bytes_to_text),
+    ((list, tuple), list),
+]

@@ -1,0 +1,342 @@
+"""A JSONL file read again and again, each time from where the last read ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from runstore.errors import InvalidInputError
+from runstore.jsonl._batch import Batch
+from runstore.jsonl._decode import Record
+from runstore.jsonl._position import START, Position
+from runstore.jsonl._scan import Step, fetch, pieces, take
+from runstore.storage import Storage, as_storage
+from runstore.storage._bridge import breathe, is_inline, on_fork, running_loop
+
+__all__ = ["IncrementalReader", "MalformedLine", "MalformedLines"]
+
+logger = logging.getLogger("runstore")
+
+# How many malformed lines are remembered with their places.
+REMEMBERED = 100
+# Blocks of fewer records than this are joined, so that polls of one record each stay cheap to keep.
+SMALL_BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedLine:
+    """Bytes of a file that are no record.
+
+    Attributes:
+        line: Number of the line, from 1.
+        offset: Where the bytes begin, from the start of the file.
+        reason: Why they are no record.
+    """
+
+    line: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedLines:
+    """What a reader skipped.
+
+    Attributes:
+        count: Lines skipped, as a whole or from some place on.
+        latest: The latest of them, up to 100, in file order.
+        replaced: Records kept whose text was not UTF-8 and was decoded with replacement characters.
+    """
+
+    count: int = 0
+    latest: tuple[MalformedLine, ...] = ()
+    replaced: int = 0
+
+
+class _Block(NamedTuple):
+    """Records that are kept together, and how many bytes of the file they came from."""
+
+    records: list[Record]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """All that a reader knows of its file; replaced as a whole, so that it is never half-way."""
+
+    position: Position = START
+    generation: int = 0
+    total_read: int = 0
+    malformed: MalformedLines = MalformedLines()
+    blocks: tuple[_Block, ...] = ()
+    buffered: int = 0
+    buffered_size: int = 0
+
+    def restart(self) -> _State:
+        """The state for another file in the old one's place."""
+        return _State(generation=self.generation + 1, total_read=self.total_read)
+
+    def after(self, step: Step, size: int) -> _State:
+        """The state after one more piece of the file."""
+        records = step.parsed.records
+        malformed = self.malformed
+        if step.parsed.problems or step.parsed.replaced:
+            malformed = _add_problems(malformed, self.position, step)
+        return replace(
+            self,
+            position=step.position,
+            total_read=self.total_read + len(records),
+            malformed=malformed,
+            blocks=_add_block(self.blocks, _Block(records, size)) if records else self.blocks,
+            buffered=self.buffered + len(records),
+            buffered_size=self.buffered_size + (size if records else 0),
+        )
+
+    def within(self, max_records: int, max_size: int | None) -> _State:
+        """The state without the oldest blocks that the bounds leave no room for."""
+        blocks, buffered, size = self.blocks, self.buffered, self.buffered_size
+        first = 0
+        while first < len(blocks) - 1 and (
+            buffered - len(blocks[first].records) >= max_records or (max_size is not None and size > max_size)
+        ):
+            buffered -= len(blocks[first].records)
+            size -= blocks[first].size
+            first += 1
+        if not first:
+            return self
+        return replace(self, blocks=blocks[first:], buffered=buffered, buffered_size=size)
+
+    def records(self, max_records: int) -> list[Record]:
+        """The newest records, in file order."""
+        kept = list(itertools.chain.from_iterable(block.records for block in self.blocks))
+        return kept[-max_records:] if len(kept) > max_records else kept
+
+
+def _add_block(blocks: tuple[_Block, ...], block: _Block) -> tuple[_Block, ...]:
+    if blocks and len(blocks[-1].records) + len(block.records) <= SMALL_BLOCK:
+        last = blocks[-1]
+        return (*blocks[:-1], _Block(last.records + block.records, last.size + block.size))
+    return (*blocks, block)
+
+
+def _add_problems(malformed: MalformedLines, before: Position, step: Step) -> MalformedLines:
+    found = [
+        MalformedLine((before.line or 1) + problem.line, before.offset + problem.offset, problem.reason)
+        for problem in step.parsed.problems
+    ]
+    return MalformedLines(
+        malformed.count + len(found),
+        (*malformed.latest, *found)[-REMEMBERED:],
+        malformed.replaced + step.parsed.replaced,
+    )
+
+
+class IncrementalReader:
+    """Reads a JSONL file by byte offset: only what came since the last read is fetched and parsed.
+
+    Many threads, tasks and event loops may share one: each record is handed out once, and none is
+    lost. A file that was replaced (a shorter one, or other bytes where the last read ended) is read
+    anew from its start. Malformed lines are skipped and kept in `malformed`, with one warning in the
+    log. Records are shared with the buffer: treat them as read-only.
+    """
+
+    def __init__(
+        self,
+        storage: Storage | str,
+        path: str,
+        max_records: int = 50_000,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Make a reader; nothing is read yet.
+
+        Args:
+            storage: Where the file is: a storage, a path or a URI.
+            path: The file in it; it may come into being later.
+            max_records: How many records the buffer keeps, the oldest dropped first.
+            max_bytes: How many bytes of the file the buffer keeps the records of.
+
+        Raises:
+            InvalidInputError: `max_records` is below 1.
+        """
+        if max_records < 1:
+            msg = f"max_records must be at least 1, not {max_records}"
+            raise InvalidInputError(msg)
+        self._storage = as_storage(storage)
+        self._path = path
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._state = _State()
+        self._keys: set[str] = set()
+        self._unclaimed: list[Record] = []
+        self._warned = False
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Make the locks anew, in a forked child."""
+        self._lock = threading.Lock()
+        self._flights: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[bool]]
+        self._flights = weakref.WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_lock"], state["_flights"]
+        state["_keys"] = set(self._keys)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.after_fork()
+        on_fork(self)
+
+    @property
+    def records(self) -> list[Record]:
+        """The buffered records, in file order: a new list, at most `max_records` long."""
+        return self._state.records(self._max_records)
+
+    @property
+    def total_read(self) -> int:
+        """Records read since this reader was made."""
+        return self._state.total_read
+
+    @property
+    def known_keys(self) -> set[str]:
+        """Every key seen in a record, except `step`."""
+        with self._lock:
+            return self._keys - {"step"}
+
+    @property
+    def cursor(self) -> str:
+        """The position after the last record read, for a follower to go on from."""
+        return self._state.position.cursor()
+
+    @property
+    def malformed(self) -> MalformedLines:
+        """What was skipped in the file as it is now."""
+        return self._state.malformed
+
+    def snapshot(self) -> Batch:
+        """The buffered records and the position after them, in one step."""
+        state = self._state
+        return Batch(state.records(self._max_records), state.position.cursor(), reset=False)
+
+    async def aread(self) -> list[Record]:
+        """The records that are new since the last call of any caller, however many.
+
+        Callers on one event loop that come while a read is under way share the next one.
+
+        Raises:
+            RunStoreError: The storage failed; a missing file only has no records yet.
+        """
+        if is_inline():
+            return await self._read_to_end()
+        loop = running_loop()
+        # A read that began before this call may have missed what the caller wrote before it.
+        if (earlier := self._flights.get(loop)) is not None:
+            await asyncio.wait([earlier])
+        while (flight := self._flights.get(loop)) is not None:
+            await asyncio.wait([flight])
+            if flight.result():
+                return []
+        return await self._lead(loop)
+
+    def read(self) -> list[Record]:
+        """Sync twin of `aread`."""
+        return self._storage.run_sync(self.aread)
+
+    async def ahas_data(self) -> bool:
+        """Whether records are in memory, or the file has bytes."""
+        if self._state.buffered:
+            return True
+        stat = await self._storage.astat(self._path)
+        return stat is not None and stat.size > 0
+
+    def has_data(self) -> bool:
+        """Sync twin of `ahas_data`."""
+        return self._storage.run_sync(self.ahas_data)
+
+    async def _lead(self, loop: asyncio.AbstractEventLoop) -> list[Record]:
+        flight = self._flights[loop] = loop.create_future()
+        landed = False
+        try:
+            records = await self._read_to_end()
+            landed = True
+            return records
+        finally:
+            del self._flights[loop]
+            flight.set_result(landed)
+
+    async def _read_to_end(self) -> list[Record]:
+        """Read until the file ends; whoever else reads on meanwhile keeps what it read."""
+        new = self._claim()
+        try:
+            while not await self._read_on(new):
+                pass
+        except BaseException:
+            # Failed or cancelled half-way: the next read hands out what this one took.
+            with self._lock:
+                self._unclaimed = new + self._unclaimed
+            raise
+        self._warn_once()
+        return new
+
+    def _claim(self) -> list[Record]:
+        if not self._unclaimed:
+            return []
+        with self._lock:
+            claimed, self._unclaimed = self._unclaimed, []
+        return claimed
+
+    async def _read_on(self, new: list[Record]) -> bool:
+        """One fetch, its records added to `new`; whether the file ended there."""
+        state = self._state
+        fetched = await fetch(self._storage, self._path, state.position)
+        if fetched.replaced:
+            self._restart(state)
+            return False
+        for index, piece in enumerate(pieces(fetched.data)):
+            if index:
+                await breathe()
+            after = self._take(state, piece, new, at_end=fetched.at_end)
+            if after is None:
+                return False
+            state = after
+        return fetched.at_end
+
+    def _restart(self, state: _State) -> None:
+        with self._lock:
+            if self._state is state:
+                self._state = state.restart()
+
+    def _take(self, state: _State, piece: bytes, new: list[Record], *, at_end: bool) -> _State | None:
+        """Parse the piece after `state` and move on, or `None` when another caller was faster."""
+        with self._lock:
+            if self._state is not state:
+                return None
+            step = take(state.position, piece, at_end=at_end)
+            self._keys.update(*step.parsed.records)
+            after = state.after(step, len(piece)).within(self._max_records, self._max_bytes)
+            self._state = after
+        new += step.parsed.records
+        return after
+
+    def _warn_once(self) -> None:
+        malformed = self._state.malformed
+        if self._warned or not malformed.count:
+            return
+        self._warned = True
+        first = malformed.latest[0]
+        logger.warning(
+            "%s: skipped %d malformed line(s), from line %d at byte %d on: %s; more will be counted silently",
+            self._storage.url(self._path),
+            malformed.count,
+            first.line,
+            first.offset,
+            first.reason,
+        )

@@ -1,0 +1,154 @@
+"""One step of reading a JSONL file: fetch what came after a position, parse it piece by piece.
+
+The transfer unit and the parse unit differ: a fetch takes up to `FETCH_SIZE` in one operation, and a
+piece of about `PIECE_SIZE` is parsed at a time, so that an event loop gets its turn in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import NamedTuple
+
+from runstore.errors import NotFoundError
+from runstore.jsonl._decode import Parsed, Record, parse_lines, parse_tail
+from runstore.jsonl._position import ANCHOR_SIZE, Bookmark, Position
+from runstore.storage._base import Storage
+from runstore.storage._bridge import breathe
+
+__all__ = ["Fetched", "Step", "end_of_file", "fetch", "open_bookmark", "pieces", "read_records", "take"]
+
+FETCH_SIZE = 4 * 1024 * 1024
+PIECE_SIZE = 128 * 1024
+# A longer tail is tried as a record only when it ends like one; a shorter one whenever a brace came.
+LONG_TAIL = 64 * 1024
+
+
+class Fetched(NamedTuple):
+    """What one storage operation found after a position."""
+
+    data: bytes
+    """The bytes that follow what the position knows."""
+    at_end: bool
+    """Whether the file ends after them."""
+    replaced: bool
+    """Whether the file is another one now, or gone: nothing of the position holds any more."""
+
+
+async def fetch(storage: Storage, path: str, position: Position, size: int = FETCH_SIZE) -> Fetched:
+    """Read what follows a position, together with the bytes that tell whether it still holds.
+
+    Args:
+        storage: Where the file is.
+        path: The file; missing counts as empty.
+        position: The last known place.
+        size: Bytes to read at most; more where the tail is longer, so that a long line costs
+            few rounds.
+    """
+    known = (position.anchor + position.tail)[-ANCHOR_SIZE:] if position.tail else position.anchor
+    size = max(size, len(position.tail)) if position.tail else size
+    try:
+        data = await storage.aread_range(path, position.fetched - len(known), len(known) + size)
+    except NotFoundError:
+        return Fetched(b"", at_end=True, replaced=position.fetched > 0)
+    if not data.startswith(known):
+        return Fetched(b"", at_end=False, replaced=True)
+    return Fetched(data[len(known) :], len(data) < len(known) + size, replaced=False)
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Cut fetched bytes after newlines into pieces to parse; the last one may lack its newline."""
+    start = 0
+    while len(data) - start > PIECE_SIZE:
+        end = data.rfind(b"\n", start, start + PIECE_SIZE) + 1 or data.find(b"\n", start + PIECE_SIZE) + 1
+        if not end:
+            break
+        yield data[start:end]
+        start = end
+    whole = data.rfind(b"\n", start) + 1
+    if whole:
+        yield data[start:whole]
+    if max(whole, start) < len(data):
+        yield data[max(whole, start) :]
+
+
+class Step(NamedTuple):
+    """What a piece of bytes held, and the position after it."""
+
+    parsed: Parsed
+    position: Position
+
+
+def take(position: Position, piece: bytes, *, at_end: bool) -> Step:
+    """Parse the piece that follows a position.
+
+    Args:
+        position: The place that the piece follows.
+        piece: Whole lines, or bytes without a newline.
+        at_end: Whether nothing follows the piece for now, so that a line without its newline may be
+            a whole record all the same.
+    """
+    if piece.endswith(b"\n"):
+        data = position.tail + piece if position.tail else piece
+        parsed = parse_lines(data)
+        return Step(parsed, position.advance(data, data.count(b"\n"), b""))
+    tail = position.tail + piece
+    if at_end and _may_end_a_record(tail, piece):
+        parsed, consumed = parse_tail(tail)
+        if consumed:
+            return Step(parsed, position.advance(tail[:consumed], 0, tail[consumed:]))
+    return Step(Parsed([], []), Position(position.offset, position.anchor, tail, position.line))
+
+
+def _may_end_a_record(tail: bytes, grown: bytes) -> bool:
+    return b"}" in grown and (len(tail) <= LONG_TAIL or tail.rstrip().endswith(b"}"))
+
+
+async def open_bookmark(storage: Storage, path: str, bookmark: Bookmark) -> Position | None:
+    """The position that a cursor names, or `None` when the file there is another one now."""
+    start = bookmark.offset - bookmark.anchor_size
+    try:
+        anchor = await storage.aread_range(path, start, bookmark.anchor_size)
+    except NotFoundError:
+        anchor = b""
+    if not bookmark.matches(anchor):
+        return None
+    return Position(bookmark.offset, anchor, line=1 if bookmark.offset == 0 else None)
+
+
+async def end_of_file(storage: Storage, path: str) -> Position:
+    """The position after the last record that a file holds now; records before it are not parsed."""
+    stat = await storage.astat(path)
+    size = 0 if stat is None else stat.size
+    window = PIECE_SIZE
+    while size:
+        start = max(size - window, 0)
+        try:
+            data = await storage.aread_range(path, start, size - start)
+        except NotFoundError:
+            break
+        newline = data.rfind(b"\n")
+        if newline >= 0 or start == 0:
+            before = data[: newline + 1]
+            whole = Position(start + len(before), before[-ANCHOR_SIZE:], line=None)
+            return take(whole, data[newline + 1 :], at_end=True).position
+        window *= 8
+    return Position()
+
+
+async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Record]]:
+    """The records of a file from its start, a piece at a time; a missing file has none.
+
+    A file that is replaced meanwhile is read anew from its start.
+    """
+    position = Position()
+    while True:
+        fetched = await fetch(storage, path, position)
+        if fetched.replaced:
+            position = Position()
+            continue
+        for piece in pieces(fetched.data):
+            parsed, position = take(position, piece, at_end=fetched.at_end)
+            yield parsed.records
+            await breathe()
+        if fetched.at_end:
+            return

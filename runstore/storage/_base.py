@@ -1,0 +1,300 @@
+"""The contract that every storage backend meets: bytes at a path.
+
+The docstrings of `AsyncStorage` are the specification; a backend neither repeats nor bends them,
+and `runstore.testing.StorageConformance` checks them. A backend implements the abstract methods
+of `AsyncStorage`; the other async methods have defaults that are right, and slower than what a
+backend can usually do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from runstore.storage import _bridge
+from runstore.storage._paths import check_path, storage_join
+
+__all__ = ["AsyncStorage", "Storage", "StorageEntry", "StorageStat"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStat:
+    """Size and age of one file.
+
+    Attributes:
+        size: Bytes.
+        mtime: Time of the last change, in seconds since the epoch.
+    """
+
+    size: int
+    mtime: float
+
+
+@dataclass(frozen=True, slots=True)
+class StorageEntry:
+    """One thing that a listing found.
+
+    Attributes:
+        path: Its path, relative to the folder that was listed.
+        stat: Size and age of a file; `None` for a folder.
+    """
+
+    path: str
+    stat: StorageStat | None
+
+
+class AsyncStorage(ABC):
+    """The async half of a storage: what a backend implements.
+
+    Paths are relative, '/'-separated strings. A path that would leave the root (`..`, absolute,
+    NUL) raises `InvalidInputError`, a `ValueError` whose message contains "escapes", before any
+    I/O. The check is lexical; symbolic links are followed.
+
+    "Missing" means that there is no file at the path, and nothing else: no permission, a full
+    disk, an unreachable server each raise an error of their own (see `runstore.errors`).
+
+    An operation that is cancelled has either finished or not begun when the cancellation is
+    raised. Instances may be pickled at any time, and used from any thread, any event loop and
+    any forked or spawned process.
+    """
+
+    @abstractmethod
+    def url(self, path: str = "") -> str:
+        """URI of a path, for people and for tools that take URIs; no secret is ever part of it."""
+
+    @abstractmethod
+    async def aread(self, path: str) -> bytes:
+        """The whole file.
+
+        Raises:
+            NotFoundError: There is no file at the path.
+        """
+
+    @abstractmethod
+    async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
+        """Bytes of a file from `offset` on.
+
+        Args:
+            path: The file.
+            offset: First byte to read, from 0.
+            length: How many bytes at most; to the end of the file when `None`.
+
+        Returns:
+            The bytes; fewer than `length` only where the file ends, `b""` at or past its end.
+
+        Raises:
+            InvalidInputError: `offset` or `length` is negative.
+            NotFoundError: There is no file at the path.
+        """
+
+    @abstractmethod
+    async def awrite(self, path: str, data: bytes) -> None:
+        """Replace the whole file, creating it and its parent folders as needed.
+
+        Atomic: a reader, and whoever comes after a crash, sees the old content or the new one.
+        """
+
+    @abstractmethod
+    async def aappend(self, path: str, data: bytes) -> None:
+        """Add bytes at the end of a file, creating it and its parent folders as needed.
+
+        One whole write, next to which the appends of other processes stand whole too. Appends
+        that one event loop makes to one file land in the order in which they were called.
+        """
+
+    @abstractmethod
+    async def astat(self, path: str) -> StorageStat | None:
+        """Size and age of a file, or `None` when there is no file; a folder is not a file."""
+
+    @abstractmethod
+    async def alist_dir(self, prefix: str) -> list[str]:
+        """Sorted names of the immediate children, files and folders; `[]` when there is nothing."""
+
+    @abstractmethod
+    async def aremove(self, path: str) -> None:
+        """Delete a file; no error when it is missing."""
+
+    @abstractmethod
+    async def aremove_dir(self, path: str) -> None:
+        """Delete an empty folder; no error when it is missing or not empty."""
+
+    async def aexists(self, path: str) -> bool:
+        """Whether there is a file at the path; a folder is not a file."""
+        return await self.astat(path) is not None
+
+    async def aappend_lines(self, path: str, data: bytes) -> None:
+        """Append whole lines, so that they stay apart from what a crashed writer left unfinished.
+
+        If the last byte of the file is not a newline, one is written first, in the same operation.
+
+        Args:
+            path: The file.
+            data: One or more lines, each with its newline.
+        """
+        stat = await self.astat(path)
+        if stat is not None and stat.size:
+            last = await self.aread_range(path, stat.size - 1, 1)
+            if last not in (b"", b"\n"):
+                data = b"\n" + data
+        await self.aappend(path, data)
+
+    async def ascan(self, prefix: str) -> list[StorageEntry]:
+        """The immediate children with their kind, size and age, sorted by name.
+
+        A backend whose listings carry these answers from one request.
+        """
+        names = await self.alist_dir(prefix)
+        stats = await _bridge.gather([partial(self.astat, storage_join(prefix, name)) for name in names])
+        return [StorageEntry(name, stat) for name, stat in zip(names, stats, strict=True)]
+
+    async def afind(self, prefix: str, starting: str = "") -> list[StorageEntry]:
+        """Every file below a folder, at any depth, in one pass, sorted by path.
+
+        Args:
+            prefix: The folder.
+            starting: Only files whose path relative to the folder starts so. Folders that cannot
+                hold such a file are not entered.
+        """
+        found: list[StorageEntry] = []
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            for entry in await self.ascan(storage_join(prefix, folder)):
+                path = storage_join(folder, entry.path)
+                if entry.stat is None and (path + "/").startswith(starting[: len(path) + 1]):
+                    folders.append(path)
+                elif entry.stat is not None and path.startswith(starting):
+                    found.append(StorageEntry(path, entry.stat))
+        return sorted(found, key=lambda entry: entry.path)
+
+    async def await_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+        """Wait until a file may have changed, or until `seconds` are over.
+
+        Args:
+            path: The file; it may be missing.
+            seen: What the previous call returned, `None` the first time.
+            seconds: The longest wait.
+
+        Returns:
+            A token for the state of the file before any change that comes after this call. The
+            default knows nothing of the file: it waits the whole time.
+        """
+        check_path(path)
+        if seen is not None:
+            await _bridge.pause(seconds)
+        return object()
+
+    async def aflush(self) -> None:  # noqa: B027  right where nothing is held back
+        """Everything appended so far is durable in the backend when this returns."""
+
+    async def aclose(self) -> None:
+        """Flush and release what is held. Idempotent; a closed storage may be used again."""
+        await self.aflush()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class Storage(AsyncStorage):
+    """A storage: every async operation, and its sync twin without the leading `a`.
+
+    A sync twin takes the same arguments and gives the same result; it works on any thread, inside
+    a running event loop too, where it blocks only its caller.
+    """
+
+    def run_sync(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a coroutine function that uses this storage, and wait for its result.
+
+        The default enters the process's I/O loop, which owns every remote session. A storage
+        whose operations block the calling thread anyway (local files) runs it in place.
+
+        Raises:
+            EventLoopError: The calling thread is the I/O loop's own; await the async twin there.
+        """
+        return _bridge.call_on_io_loop(function, *args, **kwargs)
+
+    def identity(self) -> Hashable:
+        """A key under which followers share work: storages with equal keys hold the same files."""
+        return self
+
+    def read(self, path: str) -> bytes:
+        """Sync twin of `aread`."""
+        return self.run_sync(self.aread, path)
+
+    def read_range(self, path: str, offset: int, length: int | None = None) -> bytes:
+        """Sync twin of `aread_range`."""
+        return self.run_sync(self.aread_range, path, offset, length)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Sync twin of `awrite`."""
+        return self.run_sync(self.awrite, path, data)
+
+    def append(self, path: str, data: bytes) -> None:
+        """Sync twin of `aappend`."""
+        return self.run_sync(self.aappend, path, data)
+
+    def append_lines(self, path: str, data: bytes) -> None:
+        """Sync twin of `aappend_lines`."""
+        return self.run_sync(self.aappend_lines, path, data)
+
+    def stat(self, path: str) -> StorageStat | None:
+        """Sync twin of `astat`."""
+        return self.run_sync(self.astat, path)
+
+    def exists(self, path: str) -> bool:
+        """Sync twin of `aexists`."""
+        return self.run_sync(self.aexists, path)
+
+    def list_dir(self, prefix: str) -> list[str]:
+        """Sync twin of `alist_dir`."""
+        return self.run_sync(self.alist_dir, prefix)
+
+    def scan(self, prefix: str) -> list[StorageEntry]:
+        """Sync twin of `ascan`."""
+        return self.run_sync(self.ascan, prefix)
+
+    def find(self, prefix: str, starting: str = "") -> list[StorageEntry]:
+        """Sync twin of `afind`."""
+        return self.run_sync(self.afind, prefix, starting)
+
+    def wait_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+        """Sync twin of `await_change`."""
+        return self.run_sync(self.await_change, path, seen, seconds)
+
+    def remove(self, path: str) -> None:
+        """Sync twin of `aremove`."""
+        return self.run_sync(self.aremove, path)
+
+    def remove_dir(self, path: str) -> None:
+        """Sync twin of `aremove_dir`."""
+        return self.run_sync(self.aremove_dir, path)
+
+    def flush(self) -> None:
+        """Sync twin of `aflush`."""
+        return self.run_sync(self.aflush)
+
+    def close(self) -> None:
+        """Sync twin of `aclose`."""
+        return self.run_sync(self.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,337 @@
+"""How sync calls reach async code, and how async code reaches blocking calls.
+
+Three ways, and the whole package uses no other:
+
+- `drive` finishes a coroutine in the calling thread. Its leaf operations see `is_inline()` and
+  run in place, so nothing suspends: no loop, no thread, no hop. Local files use it.
+- `in_thread` is the leaf of every blocking operation: in place under `drive`, else one hop to a
+  thread of this module's own pool, so that hung paths never starve a loop's default executor.
+- `call_on_io_loop` and `spawn_on_io_loop` enter the I/O loop: one event loop per process, in a
+  daemon thread, held for the life of the process. Remote sessions and followers live there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+from runstore.errors import EventLoopError
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+__all__ = [
+    "breathe",
+    "call_on_io_loop",
+    "drive",
+    "gather",
+    "in_thread",
+    "is_inline",
+    "on_fork",
+    "pause",
+    "running_loop",
+    "settle",
+    "spawn_on_io_loop",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OPERATION_THREADS = 32
+FOLLOWER_THREADS = 256  # spawned only while that many polls hang at once
+
+
+class _Mode(threading.local):
+    inline = False
+
+
+_mode = _Mode()
+
+
+def is_inline() -> bool:
+    """Whether this thread is inside `drive`, where nothing may suspend."""
+    return _mode.inline
+
+
+def drive(function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Finish `function(*args)` in this thread, running every leaf operation in place.
+
+    Raises:
+        EventLoopError: The coroutine suspended, which no operation on local files may do.
+    """
+    coroutine = function(*args, **kwargs)
+    before = _mode.inline
+    _mode.inline = True
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    finally:
+        _mode.inline = before
+    coroutine.close()
+    name = getattr(function, "__qualname__", repr(function))
+    msg = f"internal error: {name} suspended while a sync call was driving it; please report this"
+    raise EventLoopError(msg)
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The running asyncio loop.
+
+    Raises:
+        EventLoopError: There is none: another async library is running, or no loop at all.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        msg = (
+            "the async methods need a running asyncio event loop (asyncio or uvloop); under trio, or "
+            "without a loop, call the sync twin: the same name without its leading 'a'"
+        )
+        raise EventLoopError(msg) from None
+
+
+class _ThreadPool(Executor):
+    """Daemon threads, spawned when none is idle.
+
+    The standard library's pool joins its threads at exit, so that one hung path (a dead network
+    mount, a pipe without a writer) would keep the interpreter from ending.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        self._work.put((future, lambda: fn(*args, **kwargs)))
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+                return future
+            if self._threads == self._limit:
+                return future
+            self._threads += 1
+        threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._finish_one(*self._work.get())
+            with self._lock:
+                if self._work.empty():
+                    self._idle += 1
+                # Else the work waiting was counted against no idle thread: this one takes it.
+
+    @staticmethod
+    def _finish_one(future: Future[Any], call: Callable[[], Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  whatever it was, it belongs to the caller
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+class _IOLoop:
+    """One asyncio loop in a daemon thread, entered through an anyio portal that is never left."""
+
+    def __init__(self) -> None:
+        # anyio.from_thread takes 96 ms to import: paid by the first call that needs it.
+        from anyio.from_thread import BlockingPortal  # noqa: PLC0415
+
+        self._portal_type = BlockingPortal
+        self._ready: Future[BlockingPortal] = Future()
+        self._thread = threading.Thread(target=self._run, name="runstore-io", daemon=True)
+        self._thread.start()
+        self.portal = self._ready.result()
+
+    def _run(self) -> None:
+        # Debug off even under `python -X dev`: a slow task here is no fault of the user's.
+        with asyncio.Runner(debug=False) as runner:
+            runner.run(self._hold_portal())
+
+    async def _hold_portal(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        async with self._portal_type() as portal:
+            self._ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    def runs_here(self) -> bool:
+        return threading.get_ident() == self._thread.ident
+
+
+def _call(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    return function(*args)
+
+
+class _Shared:
+    """What a process owns once; made anew in a forked child, where no thread of it exists."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.operations = _ThreadPool("runstore-file", OPERATION_THREADS)
+        self.follower_polls = _ThreadPool("runstore-poll", FOLLOWER_THREADS)
+        self.io_loop: _IOLoop | None = None
+
+    @functools.cached_property
+    def hop(self) -> Callable[..., Awaitable[Any]]:
+        from aiofiles.os import wrap  # noqa: PLC0415  `import runstore` stays light
+
+        hop: Callable[..., Awaitable[Any]] = wrap(_call)
+        return hop
+
+    def enter_io_loop(self) -> _IOLoop:
+        with self.lock:
+            if self.io_loop is None:
+                self.io_loop = _IOLoop()
+            return self.io_loop
+
+
+_shared = _Shared()
+
+
+class ForkAware(Protocol):
+    """An object that makes its locks anew in a forked child."""
+
+    def after_fork(self) -> None: ...
+
+
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+
+
+def on_fork(owner: ForkAware) -> None:
+    """Have `owner.after_fork()` called in every forked child (a lock held elsewhere stays locked there)."""
+    _fork_aware.add(owner)
+
+
+def _after_fork() -> None:
+    global _shared  # noqa: PLW0603
+    _shared = _Shared()
+    _mode.inline = False
+    for owner in list(_fork_aware):
+        owner.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Hop(Executor):
+    """The executor of one hop: remembers its future, so that a cancelled caller can wait for it."""
+
+    def __init__(self, pool: _ThreadPool) -> None:
+        self._pool = pool
+        self.future: Future[Any] | None = None
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = self._pool.submit(fn, *args, **kwargs)
+        self.future = future
+        return future
+
+
+async def in_thread(function: Callable[..., T], /, *args: Any) -> T:
+    """Run a blocking function: in place under `drive`, else in a thread, one hop in all.
+
+    A cancelled caller waits for the thread to finish before it raises, so that nothing runs on
+    behind its back (a cancelled write can never land after its successor).
+    """
+    if _mode.inline:
+        return function(*args)
+    loop = running_loop()
+    io_loop = _shared.io_loop
+    polls = io_loop is not None and io_loop.loop is loop
+    hop = _Hop(_shared.follower_polls if polls else _shared.operations)
+    try:
+        result: T = await _shared.hop(function, args, executor=hop, loop=loop)
+    except asyncio.CancelledError:
+        if hop.future is not None and not hop.future.cancelled():
+            await settle(asyncio.wrap_future(hop.future, loop=loop))
+        raise
+    return result
+
+
+async def settle(future: asyncio.Future[Any]) -> None:
+    """Wait for a future that must not be abandoned, however often the caller is cancelled."""
+    import anyio  # noqa: PLC0415  only a cancelled operation comes here
+
+    with anyio.CancelScope(shield=True):
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+    if not future.cancelled():
+        future.exception()  # marked as seen: the caller raises its cancellation instead
+
+
+async def breathe() -> None:
+    """Give the event loop a turn; nothing to do under `drive`."""
+    if not _mode.inline:
+        await asyncio.sleep(0)
+
+
+async def pause(seconds: float) -> None:
+    """Wait: on the loop, or in place under `drive`."""
+    if _mode.inline:
+        time.sleep(seconds)  # noqa: ASYNC251  a sync call waits in its own thread
+    else:
+        await asyncio.sleep(seconds)
+
+
+async def gather(calls: Sequence[Callable[[], Awaitable[T]]], limit: int = 16) -> list[T]:
+    """Results of several operations in order: `limit` at a time on a loop, in turn under `drive`."""
+    if _mode.inline or len(calls) < 2:  # noqa: PLR2004
+        return [await call() for call in calls]
+    results: dict[int, T] = {}
+    pending = iter(enumerate(calls))
+
+    async def work() -> None:
+        for index, call in pending:
+            results[index] = await call()
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(min(limit, len(calls)))]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
+    return [results[index] for index in range(len(calls))]
+
+
+def call_on_io_loop(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `function(*args)` on the I/O loop and wait for its result in this thread.
+
+    Raises:
+        EventLoopError: This thread is the I/O loop's own, which would wait for itself.
+    """
+    if _shared.io_loop is not None and _shared.io_loop.runs_here():
+        name = getattr(function, "__name__", repr(function))
+        msg = f"a sync call on runstore's own I/O loop would wait for itself; await {name}(...) instead"
+        raise EventLoopError(msg)
+    future = spawn_on_io_loop(lambda: function(*args, **kwargs))
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def spawn_on_io_loop(function: Callable[[], Awaitable[T]]) -> Future[T]:
+    """Start `function()` as a task of the I/O loop; cancelling the future cancels the task."""
+    return _shared.enter_io_loop().portal.start_task_soon(function)

@@ -1,0 +1,122 @@
+"""Runs on a local disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Hashable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from runstore.storage import _files
+from runstore.storage._append_queue import queue_append
+from runstore.storage._base import Storage, StorageEntry, StorageStat
+from runstore.storage._bridge import drive, in_thread, is_inline, pause
+from runstore.storage._local_watch import TICK, wait_for_change
+from runstore.storage._paths import check_path, check_range
+
+__all__ = ["LocalStorage"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LocalStorage(Storage):
+    """Files below a folder of a local disk.
+
+    Appends are one `write` on a descriptor opened with `O_APPEND`; whole writes go to a temporary
+    file in the same folder, which then replaces the old one. What has been written survives the
+    death of the process; with `fsync=True` it survives a power cut too, at milliseconds a call.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, mkdir: bool = True, fsync: bool = False) -> None:
+        """Open a folder.
+
+        Args:
+            root: The folder; `~` is expanded.
+            mkdir: Create it, with its parents, if it is not there. Without, it comes into being
+                with the first write.
+            fsync: Sync every write and append to the disk before it returns.
+
+        Raises:
+            AccessDeniedError: The folder is not there and may not be created.
+        """
+        self._root = Path(root).expanduser().resolve()
+        self._folder = str(self._root)
+        self._fsync = fsync
+        self._disk: int | None = None
+        if mkdir:
+            _files.make_folder(self._folder)
+
+    @property
+    def root(self) -> Path:
+        """The folder, absolute and with its links resolved."""
+        return self._root
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._folder!r})"
+
+    def identity(self) -> Hashable:
+        return self._folder
+
+    def url(self, path: str = "") -> str:
+        return Path(self._full(path)).as_uri()
+
+    def run_sync(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return drive(function, *args, **kwargs)
+
+    def _full(self, path: str) -> str:
+        checked = check_path(path)
+        return f"{self._folder}/{checked}" if checked else self._folder
+
+    async def aread(self, path: str) -> bytes:
+        return await in_thread(_files.read_range, self._full(path), 0, None)
+
+    async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
+        check_range(path, offset, length)
+        return await in_thread(_files.read_range, self._full(path), offset, length)
+
+    async def awrite(self, path: str, data: bytes) -> None:
+        await in_thread(_files.write, self._full(path), data, self._fsync)
+
+    async def aappend(self, path: str, data: bytes) -> None:
+        await self._append(path, data, whole_lines=False)
+
+    async def aappend_lines(self, path: str, data: bytes) -> None:
+        await self._append(path, data, whole_lines=True)
+
+    async def _append(self, path: str, data: bytes, *, whole_lines: bool) -> None:
+        if is_inline():
+            _files.append(self._full(path), data, whole_lines, self._fsync)
+        else:
+            await queue_append(self._full(path), data, whole_lines, self._fsync)
+
+    async def astat(self, path: str) -> StorageStat | None:
+        return await in_thread(_files.stat_file, self._full(path))
+
+    async def alist_dir(self, prefix: str) -> list[str]:
+        return await in_thread(_files.list_dir, self._full(prefix))
+
+    async def ascan(self, prefix: str) -> list[StorageEntry]:
+        return await in_thread(_files.scan, self._full(prefix))
+
+    async def afind(self, prefix: str, starting: str = "") -> list[StorageEntry]:
+        return await in_thread(_files.find, self._full(prefix), starting)
+
+    async def aremove(self, path: str) -> None:
+        await in_thread(_files.remove, self._full(path))
+
+    async def aremove_dir(self, path: str) -> None:
+        await in_thread(_files.remove_dir, self._full(path))
+
+    async def await_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+        full = self._full(path)
+        if not isinstance(seen, tuple):
+            return await in_thread(_files.signature, full)
+        if is_inline():
+            await pause(min(seconds, TICK))
+            return _files.signature(full)
+        if self._disk is None:
+            self._disk = await in_thread(_files.disk_of, self._folder)
+        return await wait_for_change(self._disk, full, seen, seconds)

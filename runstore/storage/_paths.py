@@ -1,0 +1,75 @@
+"""Paths inside a storage: relative, '/'-separated strings that cannot leave its root."""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+
+from runstore.errors import InvalidInputError
+
+__all__ = ["check_name", "check_path", "check_range", "storage_join"]
+
+
+def storage_join(*parts: str) -> str:
+    """Join path parts with '/', the way every path of a storage is built.
+
+    Slashes around each part are stripped, empty parts dropped, `.` and `..` normalised away.
+
+    Args:
+        *parts: Path parts; each may hold slashes of its own.
+
+    Returns:
+        The joined path, `""` when nothing is left of it.
+    """
+    joined = "/".join(stripped for part in parts if (stripped := part.strip("/")))
+    return _normalise(joined)
+
+
+def _normalise(path: str) -> str:
+    normal = posixpath.normpath(path) if path else ""
+    return "" if normal == "." else normal
+
+
+@functools.lru_cache(maxsize=4096)
+def check_path(path: str) -> str:
+    """The path in normal form.
+
+    The check is lexical and touches no disk, so symbolic links are followed.
+
+    Raises:
+        InvalidInputError: The path is absolute, holds NUL, or leaves the root through `..`.
+    """
+    if "\0" in path:
+        msg = f"path {path!r} escapes the storage root: it holds a NUL character"
+        raise InvalidInputError(msg)
+    if path.startswith("/"):
+        msg = f"path {path!r} escapes the storage root: paths are relative to it; drop the leading '/'"
+        raise InvalidInputError(msg)
+    normal = _normalise(path)
+    if normal == ".." or normal.startswith("../"):
+        msg = f"path {path!r} escapes the storage root through '..'"
+        raise InvalidInputError(msg)
+    return normal
+
+
+def check_range(path: str, offset: int, length: int | None) -> None:
+    """Refuse a negative offset or length.
+
+    Raises:
+        InvalidInputError: One of them is negative.
+    """
+    if offset < 0 or (length is not None and length < 0):
+        msg = f"range of {path!r} must not be negative: offset={offset}, length={length}"
+        raise InvalidInputError(msg)
+
+
+def check_name(what: str, name: str) -> str:
+    """A name that becomes part of one file name, as it is.
+
+    Raises:
+        InvalidInputError: It is empty, or would name a file in another folder.
+    """
+    if not name or "/" in name or "\0" in name:
+        msg = f"{what} {name!r} must be a non-empty name without '/' and NUL: it is part of a file name"
+        raise InvalidInputError(msg)
+    return name

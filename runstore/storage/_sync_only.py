@@ -1,0 +1,117 @@
+"""Storages that have only sync methods, as code written for `tinker_cookbook.stores` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from runstore.storage._base import Storage, StorageStat
+from runstore.storage._bridge import drive, in_thread
+from runstore.storage._paths import check_path, check_range
+
+__all__ = ["SyncMethods", "SyncOnlyStorage"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+METHODS = (
+    "url",
+    "read",
+    "write",
+    "append",
+    "exists",
+    "stat",
+    "read_range",
+    "list_dir",
+    "remove",
+    "remove_dir",
+)
+
+
+class SyncMethods(Protocol):
+    """What such an object must have; `flush` and `close` are called where they exist."""
+
+    def url(self, path: str = "") -> str: ...
+    def read(self, path: str) -> bytes: ...
+    def write(self, path: str, data: bytes) -> None: ...
+    def append(self, path: str, data: bytes) -> None: ...
+    def exists(self, path: str) -> bool: ...
+    def stat(self, path: str) -> StorageStat | None: ...
+    def read_range(self, path: str, offset: int, length: int | None = None) -> bytes: ...
+    def list_dir(self, prefix: str) -> list[str]: ...
+    def remove(self, path: str) -> None: ...
+    def remove_dir(self, path: str) -> None: ...
+
+
+class SyncOnlyStorage(Storage):
+    """An object with sync methods as a storage: they run in threads, or in place for a sync caller."""
+
+    def __init__(self, wrapped: object) -> None:
+        """Wrap the object.
+
+        Raises:
+            TypeError: It lacks one of the methods, which the message names.
+        """
+        missing = [name for name in METHODS if not callable(getattr(wrapped, name, None))]
+        if missing:
+            msg = (
+                f"{type(wrapped).__name__} is no storage: pass a Storage, a path, a URI, or an object "
+                f"with the methods of one (it has no {', '.join(missing)})"
+            )
+            raise TypeError(msg)
+        self.wrapped = cast("SyncMethods", wrapped)
+
+    def __repr__(self) -> str:
+        return f"SyncOnlyStorage({self.wrapped!r})"
+
+    def identity(self) -> Hashable:
+        return id(self.wrapped)
+
+    def url(self, path: str = "") -> str:
+        return self.wrapped.url(path)
+
+    def run_sync(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return drive(function, *args, **kwargs)
+
+    async def aread(self, path: str) -> bytes:
+        return await in_thread(self.wrapped.read, check_path(path))
+
+    async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
+        check_range(path, offset, length)
+        return await in_thread(self.wrapped.read_range, check_path(path), offset, length)
+
+    async def awrite(self, path: str, data: bytes) -> None:
+        await in_thread(self.wrapped.write, check_path(path), data)
+
+    async def aappend(self, path: str, data: bytes) -> None:
+        await in_thread(self.wrapped.append, check_path(path), data)
+
+    async def aexists(self, path: str) -> bool:
+        return await in_thread(self.wrapped.exists, check_path(path))
+
+    async def astat(self, path: str) -> StorageStat | None:
+        stat = await in_thread(self.wrapped.stat, check_path(path))
+        return None if stat is None else StorageStat(stat.size, stat.mtime)
+
+    async def alist_dir(self, prefix: str) -> list[str]:
+        return await in_thread(self.wrapped.list_dir, check_path(prefix))
+
+    async def aremove(self, path: str) -> None:
+        await in_thread(self.wrapped.remove, check_path(path))
+
+    async def aremove_dir(self, path: str) -> None:
+        await in_thread(self.wrapped.remove_dir, check_path(path))
+
+    async def aflush(self) -> None:
+        await self._call_if_there("flush")
+
+    async def aclose(self) -> None:
+        await self.aflush()
+        await self._call_if_there("close")
+
+    async def _call_if_there(self, name: str) -> None:
+        method = getattr(self.wrapped, name, None)
+        if method is not None:
+            await in_thread(method)

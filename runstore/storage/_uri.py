@@ -1,0 +1,81 @@
+"""From what a user names (a path, a URI, a storage of another make) to a `Storage`."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from runstore.errors import InvalidInputError
+from runstore.storage._base import Storage
+from runstore.storage._local import LocalStorage
+from runstore.storage._sync_only import SyncOnlyStorage
+
+__all__ = ["as_storage", "storage_from_uri"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)")
+_REMOTE_SCHEMES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "memory", "http", "https", "hdfs"}
+
+
+def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:  # noqa: ARG001
+    """The storage that a path or URI names.
+
+    Nothing is created or contacted: a folder comes into being with the first write.
+
+    Args:
+        uri: A plain path (`~` is expanded) or `file:///path` (percent-decoded).
+        **kwargs: Options of the remote filesystem; a local folder has no use for them.
+
+    Raises:
+        InvalidInputError: It is empty, or a URI that cannot be right.
+    """
+    text = os.fspath(uri)
+    if not text:
+        msg = "the storage URI is empty; use '.' for the current folder"
+        raise InvalidInputError(msg)
+    match = _SCHEME.match(text)
+    scheme, slashes = (match[1].lower(), match[2]) if match else ("", "")
+    if scheme == "file" and slashes:
+        return LocalStorage(_path_of_file_uri(text), mkdir=False)
+    if len(slashes) == 1 or (scheme in _REMOTE_SCHEMES and not slashes):
+        msg = (
+            f"{text!r} looks like a URI that lost a slash, as it does when it goes through pathlib.Path; "
+            f"pass the string '{scheme}://…' (or './{text}' if a local folder is meant)"
+        )
+        raise InvalidInputError(msg)
+    if slashes:
+        msg = (
+            f"no storage for the scheme '{scheme}://' of {text!r}: this version keeps runs on local disks; "
+            "pass a path or a file:///… URI"
+        )
+        raise InvalidInputError(msg)
+    return LocalStorage(text, mkdir=False)
+
+
+def _path_of_file_uri(uri: str) -> str:
+    parts = urlsplit(uri)
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+        msg = f"{uri!r} names the host {parts.netloc!r}; a local file URI has three slashes: file:///absolute/path"
+        raise InvalidInputError(msg)
+    if parts.query or parts.fragment:
+        msg = f"{uri!r} has a '?' or '#': write them as %3F and %23 in a file URI"
+        raise InvalidInputError(msg)
+    return unquote(parts.path, errors="surrogateescape")
+
+
+def as_storage(source: object) -> Storage:
+    """The storage that an argument means.
+
+    Args:
+        source: A `Storage`, a path or URI, or an object that has the sync methods of a storage.
+
+    Raises:
+        InvalidInputError: A string that cannot be right.
+        TypeError: None of these.
+    """
+    if isinstance(source, Storage):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return storage_from_uri(source)
+    return SyncOnlyStorage(source)
