@@ -116,7 +116,7 @@ def _next_run(items: Sequence[tuple[bytes, bool]], start: int) -> Sequence[tuple
 def _outcomes_of_failure(
     run: Sequence[tuple[bytes, bool]], written: int, failure: RunStoreError
 ) -> list[RunStoreError | None]:
-    """Items that are whole in the file succeeded, the next one failed, those after it are still to be tried."""
+    """Items whole in the file succeeded, the next one failed, those after it are still to be tried."""
     outcomes: list[RunStoreError | None] = []
     for data, _ in run:
         written -= len(data)
@@ -240,7 +240,7 @@ def _replace(target: str, data: bytes, durable: bool) -> None:
 
 
 def _open_unnamed(folder: str) -> int | None:
-    """A file without a name, which a killed writer cannot leave behind; `None` where there is no such thing."""
+    """A file without a name, which a killed writer cannot leave behind; `None` where there is none."""
     if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
         return None
     try:

@@ -40,7 +40,7 @@ class LocalStorage(Storage):
         Raises:
             AccessDeniedError: The folder is not there and may not be created.
         """
-        self._root = Path(root).expanduser().resolve()
+        self._root = Path(root).expanduser().absolute()
         self._folder = str(self._root)
         self._fsync = fsync
         self._disk: int | None = None
@@ -49,7 +49,7 @@ class LocalStorage(Storage):
 
     @property
     def root(self) -> Path:
-        """The folder, absolute and with its links resolved."""
+        """The folder, as an absolute path."""
         return self._root
 
     def __repr__(self) -> str:

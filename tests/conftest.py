@@ -1,0 +1,48 @@
+"""What every test runs under: both event loops, proof that nothing blocks them, Hypothesis profiles."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from blockbuster import BlockBuster, BlockBusterFunction
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("default", max_examples=50, deadline=None)
+settings.register_profile(
+    "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "long", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+
+# What blockbuster does not watch by itself, and files are read and written with.
+WATCHED = ("open", "pread", "fstat", "fsync", "utime")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+    ]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Every async test runs on the standard event loop and on uvloop."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def blocking_detection() -> Iterator[None]:
+    """A blocking call of the package on a running event loop fails the test.
+
+    One exception: sync twins that are called on purpose inside a loop, which `drive` runs in place.
+    """
+    blockbuster = BlockBuster(scanned_modules=["runstore"])
+    for name in WATCHED:
+        blockbuster.functions[f"os.{name}"] = BlockBusterFunction(os, name, scanned_modules=["runstore"])
+    for function in blockbuster.functions.values():
+        function.can_block_in("storage/_bridge.py", {"drive"})
+    blockbuster.activate()
+    yield
+    blockbuster.deactivate()
