@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runstore.errors import InvalidInputError, NotFoundError, UnstorableValueError
+from runstore.errors import InvalidInputError, UnstorableValueError
 from runstore.jsonl import AsyncFollower, Batch, Follower, IncrementalReader
 from runstore.jsonl._decode import Record, decode_document
-from runstore.jsonl._encode import encode_document, encode_record
-from runstore.jsonl._scan import read_records
-from runstore.storage import Storage, as_storage, storage_join
-from runstore.storage._bridge import breathe
-from runstore.storage._paths import check_name
-from runstore.stores._records import CheckpointRecord, IterationInfo
-from runstore.stores._rollouts import RolloutCache
+from runstore.jsonl._encode import encode_document
+from runstore.storage import Storage
+from runstore.stores._iterations import IterationFiles
+from runstore.stores._records import CheckpointRecord
+from runstore.stores._series import merge_by_step
 from runstore.stores._truncate import truncate_metrics
 
 __all__ = ["TrainingRunStore"]
@@ -31,31 +26,12 @@ METRICS = "metrics.jsonl"
 TIMING = "timing_spans.jsonl"
 CHECKPOINTS = "checkpoints.jsonl"
 CODE_DIFF = "code.diff"
-ROLLOUTS_SUFFIX = "_rollout_summaries.jsonl"
-LOGTREE_SUFFIX = "_logtree.json"
 
 # A timing record of an RL run is about 95 KB, so a bound on records alone would be none on memory.
 TIMING_BUFFER_BYTES = 256 * 1024 * 1024
 
-# Bytes of rollouts that are encoded before an event loop gets its turn.
-ENCODED_AT_A_STRETCH = 256 * 1024
 
-_ITERATION = re.compile(r"iteration_([0-9]+)")
-
-
-def iteration_folder(iteration: int) -> str:
-    """Name of an iteration's folder.
-
-    Raises:
-        InvalidInputError: The number is negative.
-    """
-    if iteration < 0:
-        msg = f"iteration must not be negative: {iteration}"
-        raise InvalidInputError(msg)
-    return f"iteration_{iteration:06d}"
-
-
-class TrainingRunStore:
+class TrainingRunStore(IterationFiles):
     """Reads, writes and follows the files of one training run.
 
     Every method exists twice: an async one with the prefix `a`, and its sync twin without. It may be
@@ -76,22 +52,14 @@ class TrainingRunStore:
         Raises:
             InvalidInputError: A URI that cannot be right.
         """
-        self.storage = as_storage(storage)
-        self.prefix = prefix
-        self._metrics = IncrementalReader(self.storage, self._path(METRICS))
+        super().__init__(storage, prefix)
+        self._metrics = self._new_metrics_reader()
         self._timing = IncrementalReader(self.storage, self._path(TIMING), max_bytes=TIMING_BUFFER_BYTES)
-        self._config: Record | None = None
-        self._rollouts = RolloutCache()
+        # Holds the configuration once read; another dict with each write that begins or ends.
+        self._kept_config: dict[str, Record] = {}
 
-    def __repr__(self) -> str:
-        return f"TrainingRunStore({self.storage!r}, {self.prefix!r})"
-
-    def url(self, path: str = "") -> str:
-        """URI of a path in this run."""
-        return self.storage.url(self._path(path))
-
-    def _path(self, *parts: str) -> str:
-        return storage_join(self.prefix, *parts)
+    def _new_metrics_reader(self) -> IncrementalReader:
+        return IncrementalReader(self.storage, self._path(METRICS))
 
     # ---- configuration
 
@@ -103,9 +71,11 @@ class TrainingRunStore:
         Raises:
             MalformedFileError: The file cannot be read as a JSON object.
         """
-        if self._config is None:
-            self._config = await self._read_document(CONFIG)
-        return self._config
+        kept = self._kept_config
+        if CONFIG in kept:
+            return kept[CONFIG]
+        config = await self._read_document(CONFIG)
+        return None if config is None else kept.setdefault(CONFIG, config)
 
     def read_config(self) -> Record | None:
         """Sync twin of `aread_config`."""
@@ -125,8 +95,11 @@ class TrainingRunStore:
         if not data.startswith(b"{"):
             msg = f"a configuration must make a JSON object, and a {type(config).__qualname__} does not"
             raise UnstorableValueError(msg)
+        kept = self._kept_config = {}
         await self.storage.awrite(self._path(CONFIG), data)
-        self._config = decode_document(data, self.url(CONFIG))
+        # Of writes that overlap nobody knows which one stayed: the next read tells.
+        alone = self._kept_config is kept
+        self._kept_config = {CONFIG: decode_document(data, self.url(CONFIG))} if alone else {}
 
     def write_config(self, config: Any) -> None:
         """Sync twin of `awrite_config`."""
@@ -136,8 +109,9 @@ class TrainingRunStore:
 
     async def aread_metrics(self) -> list[Record]:
         """The buffered metrics, the newest 50,000 records at most; only what is new is fetched."""
-        await self._metrics.aread()
-        return self._metrics.records
+        reader = self._metrics
+        await reader.aread()
+        return reader.records
 
     def read_metrics(self) -> list[Record]:
         """Sync twin of `aread_metrics`."""
@@ -150,6 +124,24 @@ class TrainingRunStore:
     def read_new_metrics(self) -> list[Record]:
         """Sync twin of `aread_new_metrics`."""
         return self.storage.run_sync(self.aread_new_metrics)
+
+    async def aread_metrics_by_step(self) -> list[Record]:
+        """The buffered metrics as a clean series: one record a step, in ascending order of step.
+
+        Records of one step are merged key by key, and the value that comes later in the file wins:
+        after a resume the newer run's values count, and an evaluation's line joins the training
+        line of its step. A step is an integer or a float with an integral value (5.0 is 5), and an
+        integer in the result. Records without a step, or whose step is a bool, a string or anything
+        else, are left out; like all others they stay in `aread_metrics`.
+
+        Returns:
+            New dicts; nested values are shared with the raw records.
+        """
+        return await merge_by_step(await self.aread_metrics())
+
+    def read_metrics_by_step(self) -> list[Record]:
+        """Sync twin of `aread_metrics_by_step`."""
+        return self.storage.run_sync(self.aread_metrics_by_step)
 
     def metric_keys(self) -> set[str]:
         """Every key seen in the metrics read so far, except `step`."""
@@ -165,8 +157,9 @@ class TrainingRunStore:
         A follower that starts from the batch's cursor misses and repeats nothing, however many
         share this store.
         """
-        await self._metrics.aread()
-        return self._metrics.snapshot()
+        reader = self._metrics
+        await reader.aread()
+        return reader.snapshot()
 
     def snapshot_metrics(self) -> Batch:
         """Sync twin of `asnapshot_metrics`."""
@@ -219,9 +212,13 @@ class TrainingRunStore:
             from_step: First step to drop.
 
         Returns:
-            How many rows were dropped; with none, nothing is copied or changed.
+            How many rows were dropped. With none, nothing is copied or changed; else this store
+            reads the file anew, and `aread_new_metrics` gives all of it.
         """
-        return await truncate_metrics(self.storage, self._path(METRICS), from_step)
+        dropped = await truncate_metrics(self.storage, self._path(METRICS), from_step)
+        if dropped:
+            self._metrics = self._new_metrics_reader()  # what the old one keeps may be gone
+        return dropped
 
     def truncate_metrics(self, from_step: int) -> int:
         """Sync twin of `atruncate_metrics`."""
@@ -271,7 +268,7 @@ class TrainingRunStore:
 
     async def aread_checkpoints(self) -> list[Record]:
         """The rows of `checkpoints.jsonl`, in file order."""
-        return await self._read_all(self._path(CHECKPOINTS))
+        return await self._read_lines(CHECKPOINTS)
 
     def read_checkpoints(self) -> list[Record]:
         """Sync twin of `aread_checkpoints`."""
@@ -280,10 +277,11 @@ class TrainingRunStore:
     async def aread_checkpoint_records(self) -> list[CheckpointRecord]:
         """The rows of `checkpoints.jsonl` as records; a row without a name is skipped and logged."""
         rows = await self.aread_checkpoints()
-        nameless = sum("name" not in row for row in rows)
-        if nameless:
+        named = [row for row in rows if row.get("name") is not None]
+        if len(named) < len(rows):
+            nameless = len(rows) - len(named)
             logger.warning("%s: skipped %d row(s) without a name", self.url(CHECKPOINTS), nameless)
-        return [CheckpointRecord.from_dict(row) for row in rows if "name" in row]
+        return [CheckpointRecord.from_dict(row) for row in named]
 
     def read_checkpoint_records(self) -> list[CheckpointRecord]:
         """Sync twin of `aread_checkpoint_records`."""
@@ -299,8 +297,8 @@ class TrainingRunStore:
             InvalidInputError: There is no name.
             UnstorableValueError: A value has no JSON form; nothing was written.
         """
-        row = record.to_dict() if isinstance(record, CheckpointRecord) else record
-        if row.get("name") is None:
+        row: object = record.to_dict() if isinstance(record, CheckpointRecord) else record
+        if not isinstance(row, Mapping) or row.get("name") is None:
             msg = f"a checkpoint must be an object with a 'name': {row!r:.200}"
             raise InvalidInputError(msg)
         await self._append(CHECKPOINTS, row)
@@ -309,153 +307,6 @@ class TrainingRunStore:
     def write_checkpoint(self, record: CheckpointRecord | Mapping[str, Any]) -> None:
         """Sync twin of `awrite_checkpoint`."""
         return self.storage.run_sync(self.awrite_checkpoint, record)
-
-    # ---- iterations: rollouts and log trees
-
-    async def alist_iterations(self) -> list[IterationInfo]:
-        """The iterations that have a folder, by number, with what is in it."""
-        found: dict[int, IterationInfo] = {}
-        for entry in await self.storage.ascan(self._path()):
-            match = _ITERATION.fullmatch(entry.path)
-            if match and entry.stat is None:
-                found.setdefault(int(match[1]), IterationInfo(int(match[1])))
-        for entry in await self.storage.afind(self._path(), "iteration_"):
-            folder, _, name = entry.path.partition("/")
-            match = _ITERATION.fullmatch(folder)
-            if match and name:
-                _note_file(found.setdefault(int(match[1]), IterationInfo(int(match[1]))), name)
-        return [found[number] for number in sorted(found)]
-
-    def list_iterations(self) -> list[IterationInfo]:
-        """Sync twin of `alist_iterations`."""
-        return self.storage.run_sync(self.alist_iterations)
-
-    async def aread_rollouts(self, iteration: int, base_name: str = "train") -> list[Record]:
-        """The rollout summaries of an iteration, `[]` when there are none.
-
-        Kept while the file is unchanged: the same list comes back.
-
-        Args:
-            iteration: Number of the iteration.
-            base_name: What the file's name begins with: `train`, `eval_gsm8k` …
-
-        Raises:
-            InvalidInputError: A negative number, or a name that is no part of a file name.
-        """
-        path = self._rollouts_path(iteration, base_name)
-        stat = await self.storage.astat(path)
-        if stat is None:
-            return []
-        records = self._rollouts.get(path, stat)
-        if records is None:
-            records = await self._read_all(path)
-            self._rollouts.put(path, stat, records)
-        return records
-
-    def read_rollouts(self, iteration: int, base_name: str = "train") -> list[Record]:
-        """Sync twin of `aread_rollouts`."""
-        return self.storage.run_sync(self.aread_rollouts, iteration, base_name)
-
-    async def aread_single_rollout(
-        self, iteration: int, group_idx: int, traj_idx: int, base_name: str = "train"
-    ) -> Record | None:
-        """One rollout, or `None`; reading stops when it is found.
-
-        Args:
-            iteration: Number of the iteration.
-            group_idx: Its `group_idx`.
-            traj_idx: Its `traj_idx`.
-            base_name: What the file's name begins with: `train`, `eval_gsm8k` …
-
-        Raises:
-            InvalidInputError: A negative number, or a name that is no part of a file name.
-        """
-        path = self._rollouts_path(iteration, base_name)
-        async with contextlib.aclosing(read_records(self.storage, path)) as parts:
-            async for records in parts:
-                for record in records:
-                    if record.get("group_idx") == group_idx and record.get("traj_idx") == traj_idx:
-                        return record
-        return None
-
-    def read_single_rollout(
-        self, iteration: int, group_idx: int, traj_idx: int, base_name: str = "train"
-    ) -> Record | None:
-        """Sync twin of `aread_single_rollout`."""
-        return self.storage.run_sync(self.aread_single_rollout, iteration, group_idx, traj_idx, base_name)
-
-    async def awrite_rollouts(
-        self, iteration: int, records: Iterable[Mapping[str, Any]], base_name: str = "train"
-    ) -> None:
-        """Replace the rollout summaries of an iteration.
-
-        Args:
-            iteration: Number of the iteration.
-            records: One object a trajectory.
-            base_name: What the file's name begins with: `train`, `eval_gsm8k` …
-
-        Raises:
-            InvalidInputError: A negative number, or a name that is no part of a file name.
-            UnstorableValueError: A value has no JSON form; nothing was written.
-        """
-        path = self._rollouts_path(iteration, base_name)
-        lines: list[bytes] = []
-        unbroken = 0
-        for record in records:
-            lines.append(_encode(record))
-            unbroken += len(lines[-1])
-            if unbroken > ENCODED_AT_A_STRETCH:
-                unbroken = 0
-                await breathe()
-        await self.storage.awrite(path, b"".join(lines))
-        self._rollouts.forget(path)
-
-    def write_rollouts(
-        self, iteration: int, records: Iterable[Mapping[str, Any]], base_name: str = "train"
-    ) -> None:
-        """Sync twin of `awrite_rollouts`."""
-        return self.storage.run_sync(self.awrite_rollouts, iteration, records, base_name)
-
-    async def alist_logtrees(self, iteration: int) -> list[str]:
-        """Base names of an iteration's log trees, sorted: `["eval_gsm8k", "train"]`."""
-        names = await self.storage.alist_dir(self._path(iteration_folder(iteration)))
-        return sorted(name.removesuffix(LOGTREE_SUFFIX) for name in names if name.endswith(LOGTREE_SUFFIX))
-
-    def list_logtrees(self, iteration: int) -> list[str]:
-        """Sync twin of `alist_logtrees`."""
-        return self.storage.run_sync(self.alist_logtrees, iteration)
-
-    async def aread_logtree(self, iteration: int, base_name: str = "train") -> Record | None:
-        """A log tree, or `None` when there is none.
-
-        Raises:
-            InvalidInputError: A negative number, or a name that is no part of a file name.
-            MalformedFileError: The file cannot be read as a JSON object.
-        """
-        return await self._read_document(self._logtree_name(iteration, base_name))
-
-    def read_logtree(self, iteration: int, base_name: str = "train") -> Record | None:
-        """Sync twin of `aread_logtree`."""
-        return self.storage.run_sync(self.aread_logtree, iteration, base_name)
-
-    async def awrite_logtree(self, iteration: int, data: Mapping[str, Any], base_name: str = "train") -> None:
-        """Replace a log tree.
-
-        Args:
-            iteration: Number of the iteration.
-            data: The tree; values of any kind become readable ones.
-            base_name: What the file's name begins with: `train`, `eval_gsm8k` …
-
-        Raises:
-            InvalidInputError: A negative number, or a name that is no part of a file name.
-            UnstorableValueError: A value holds itself.
-        """
-        name = self._logtree_name(iteration, base_name)
-        await self.storage.awrite(self._path(name), encode_document(data))
-
-    def write_logtree(self, iteration: int, data: Mapping[str, Any], base_name: str = "train") -> None:
-        """Sync twin of `awrite_logtree`."""
-        return self.storage.run_sync(self.awrite_logtree, iteration, data, base_name)
 
     # ---- code
 
@@ -470,55 +321,11 @@ class TrainingRunStore:
         """Sync twin of `awrite_code_diff`."""
         return self.storage.run_sync(self.awrite_code_diff, diff)
 
-    # ---- shared
-
-    def _rollouts_path(self, iteration: int, base_name: str) -> str:
-        name = check_name("base_name", base_name) + ROLLOUTS_SUFFIX
-        return self._path(iteration_folder(iteration), name)
-
-    @staticmethod
-    def _logtree_name(iteration: int, base_name: str) -> str:
-        return storage_join(iteration_folder(iteration), check_name("base_name", base_name) + LOGTREE_SUFFIX)
-
-    async def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        await self.storage.aappend_lines(self._path(name), _encode(record))
-
-    async def _read_document(self, name: str) -> Record | None:
-        try:
-            data = await self.storage.aread(self._path(name))
-        except NotFoundError:
-            return None
-        return decode_document(data, self.url(name))
-
-    async def _read_all(self, path: str) -> list[Record]:
-        reader = IncrementalReader(self.storage, path, max_records=sys.maxsize)
-        await reader.aread()
-        return reader.records
-
-
-def _encode(record: Mapping[str, Any]) -> bytes:
-    if type(record) is dict:
-        return encode_record(record)
-    try:
-        return encode_record(dict(record))
-    except (TypeError, ValueError) as error:
-        msg = f"a record must be a dict, not a {type(record).__qualname__}"
-        raise UnstorableValueError(msg) from error
-
 
 def _encode_text(text: str | bytes) -> bytes:
     if not isinstance(text, str):
-        return bytes(text)
+        return bytes(memoryview(text))  # not bytes(5), which would be five NUL bytes
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
-
-
-def _note_file(info: IterationInfo, name: str) -> None:
-    if name == f"train{ROLLOUTS_SUFFIX}":
-        info.has_train_rollouts = True
-    elif name == f"train{LOGTREE_SUFFIX}":
-        info.has_train_logtree = True
-    elif name.startswith("eval_") and name.endswith(ROLLOUTS_SUFFIX):
-        info.eval_labels.append(name.removeprefix("eval_").removesuffix(ROLLOUTS_SUFFIX))
