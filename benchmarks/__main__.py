@@ -1,0 +1,63 @@
+"""`python -m benchmarks [quick]`: measure, print the tables, and fail when a goal is missed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks._all import BENCHMARKS
+from benchmarks._measure import FULL, QUICK, Bench, load_peer
+from benchmarks._report import calibrate, describe_machine, render, write_readme
+from benchmarks._row import Growth, Row
+
+
+def main() -> int:
+    """Run the benchmarks that the command line asks for; 1 when a goal is missed."""
+    options = _parse()
+    names = [name for name in BENCHMARKS if not options.only or any(part in name for part in options.only)]
+    if not names:
+        sys.exit(f"no benchmark's name holds {' or '.join(options.only)}; there are {', '.join(BENCHMARKS)}")
+    before = calibrate()
+    results = _run(names, quick=options.quick == "quick")
+    report = f"{describe_machine(before, calibrate())}\n\n{render(results)}"
+    print(f"\n{report}")
+    if options.write_readme or not (options.quick or options.only):
+        write_readme(report)
+    missed = [result.what for result in results if result.missed()]
+    for what in missed:
+        print(f"goal missed: {what}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("quick", nargs="?", choices=["quick"], help="a fifth of the data, fewer rounds")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="benchmarks whose name holds this"
+    )
+    parser.add_argument(
+        "--write-readme", action="store_true", help="put the tables into README.md, as a full run always does"
+    )
+    return parser.parse_args()
+
+
+def _run(names: list[str], *, quick: bool) -> list[Row | Growth]:
+    results: list[Row | Growth] = []
+    peer = load_peer()
+    if peer is None:
+        print("the peer is not installed (pip install --no-deps tinker-cookbook): its column is left out")
+    with tempfile.TemporaryDirectory(prefix="runstore-bench-") as folder:
+        bench = Bench(Path(folder), QUICK if quick else FULL, peer)
+        for name in names:
+            start = time.perf_counter()
+            print(f"{name} ", end="", flush=True)
+            results += BENCHMARKS[name](bench)
+            print(f"{time.perf_counter() - start:.0f} s", flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())
