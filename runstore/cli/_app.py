@@ -1,0 +1,198 @@
+"""The commands of `runstore`."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runstore import InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
+from runstore.cli._demo import new_folder, run_demo
+from runstore.cli._plot import LARGEST, Point
+from runstore.cli._scan import summarize
+from runstore.cli._text import flatten, lookup, number, printable
+from runstore.cli._view import View
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="The folder of a run, as a path or URI.", show_default=False)
+]
+
+RUN_FILES = {"config.json", "metrics.jsonl", "timing_spans.jsonl", "checkpoints.jsonl", "code.diff"}
+NEAR_MATCHES = 6
+
+
+def print_version(asked: bool | None) -> None:
+    if asked:
+        typer.echo(f"runstore {version('runstore')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool | None,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
+    ] = None,
+) -> None:
+    """Look at machine-learning training runs: what is in them, and what comes in."""
+
+
+@app.command()
+def demo(
+    uri: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[URI]", help="Where to keep the run; a new folder here by default.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Train something small for a few seconds, watch it, and read it back."""
+    view = View()
+    if uri is not None and holds_run(TrainingRunStore(uri)):
+        msg = f"{uri} holds a run already: choose another place for the demo"
+        raise InvalidInputError(msg)
+    run_demo(view, new_folder(Path.cwd()) if uri is None else uri)
+
+
+@app.command()
+def show(run: Run) -> None:
+    """Show what a run holds: config, metrics, iterations, checkpoints."""
+    store, view = open_run(run), View()
+    view.line(store.url(), "bold")
+    view.config(store.read_config())
+    view.metrics(summarize(store.storage, "metrics.jsonl"))
+    view.iterations(store.list_iterations())
+    view.checkpoints(store.read_checkpoint_records())
+    view.files([entry for entry in store.storage.scan("") if entry.path in RUN_FILES])
+
+
+@app.command()
+def tail(
+    run: Run,
+    last: Annotated[
+        int,
+        typer.Option("--last", "-n", min=0, help="Records to begin with; 0 for only what comes from now on."),
+    ] = 10,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", "-k", help="Show only this key; may be repeated.", show_default=False),
+    ] = None,
+) -> None:
+    """Print metrics as they are written, until Ctrl-C."""
+    store, view = open_folder(run), View()
+    try:
+        cursor = "end"
+        if last:
+            so_far = store.snapshot_metrics()
+            view.records(so_far.records[-last:], key or ())
+            cursor = so_far.cursor
+        follow(store, view, cursor, key or ())
+    except KeyboardInterrupt:
+        view.end_live()
+
+
+def follow(store: TrainingRunStore, view: View, cursor: str, keys: Sequence[str]) -> None:
+    with store.follow_metrics(cursor=cursor) as batches:
+        for batch in batches:
+            if batch.reset:
+                view.line("-- the file was replaced: from its start again", "yellow")
+            view.records(batch.records, keys)
+
+
+@app.command()
+def plot(
+    run: Run,
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="Keys of the metrics.", show_default=False)
+    ],
+    height: Annotated[int, typer.Option(min=3, max=200, help="Rows of a plot.")] = 15,
+) -> None:
+    """Plot metrics against their step."""
+    store, view = open_run(run), View()
+    records = store.read_metrics()
+    by_step = store.read_metrics_by_step()
+    # All of them before the first is drawn: a wrong key gives the error and nothing else.
+    curves = {key: curve(key, by_step, records) for key in keys}
+    for key, (points, x_label) in curves.items():
+        view.plot(key, points, x_label, height)
+
+
+def curve(
+    key: str, by_step: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
+) -> tuple[list[Point], str]:
+    """The finite values of a key by step, or by number of the record where no step goes with them."""
+    stepped = [(row["step"], lookup(row, key)) for row in by_step]
+    for pairs, x_label in (
+        (stepped, "step"),
+        (list(enumerate(lookup(row, key) for row in records)), "record"),
+    ):
+        points = [(float(x), float(y)) for x, y in pairs if is_drawable(x) and is_drawable(y)]
+        if points:
+            return points, x_label
+    raise InvalidInputError(why_no_curve(key, records))
+
+
+def is_drawable(value: object) -> bool:
+    figure = number(value)
+    return figure is not None and math.isfinite(figure) and abs(figure) < LARGEST
+
+
+def why_no_curve(key: str, records: Sequence[Mapping[str, Any]]) -> str:
+    known = sorted({name for record in records for name, _ in flatten(record)} - {"step"})
+    if key in known:
+        return f"no value of {key!r} is a finite number"
+    if not known:
+        return "the run has no metrics yet"
+    inside = [name for name in known if key.lower() in name.lower()]
+    near = dict.fromkeys([*difflib.get_close_matches(key, known, NEAR_MATCHES), *inside])
+    listed = list(near or known)[:NEAR_MATCHES]
+    kind = "near it are" if near else f"of {len(known)} keys, the first are"
+    return f"no metric is called {key!r}; {kind}: {', '.join(map(printable, listed))}"
+
+
+# ---- opening a run, which never creates anything
+
+
+def open_run(uri: str) -> TrainingRunStore:
+    """The run in a folder.
+
+    Raises:
+        NotFoundError: There is no folder, or no run in it.
+    """
+    store = open_folder(uri)
+    if not holds_run(store):
+        msg = f"{uri} holds no run: none of {', '.join(sorted(RUN_FILES))} is in it"
+        raise NotFoundError(msg)
+    return store
+
+
+def open_folder(uri: str) -> TrainingRunStore:
+    """The run that is or will be in a folder.
+
+    Raises:
+        NotFoundError: There is no folder.
+    """
+    store = TrainingRunStore(uri)
+    if isinstance(store.storage, LocalStorage) and not store.storage.root.is_dir():
+        kind = "is a file, and a run is a folder" if store.storage.root.exists() else "does not exist"
+        msg = f"{uri} {kind}"
+        raise NotFoundError(msg)
+    return store
+
+
+def holds_run(store: TrainingRunStore) -> bool:
+    return any(name in RUN_FILES or name.startswith("iteration_") for name in store.storage.list_dir(""))
