@@ -105,16 +105,16 @@ def _table(head: list[str], body: list[list[str]]) -> str:
     )
 
 
-def write_readme(report: str) -> None:
+def write_readme(report: str, readme: Path = README) -> None:
     """Put the report where README.md shows it.
 
     Raises:
         ValueError: README.md does not say where.
     """
-    text = README.read_text(encoding="utf-8")
+    text = readme.read_text(encoding="utf-8")
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        msg = f"{README} has no lines {START} and {END} to write the results between"
+        msg = f"{readme} has no lines {START} and {END} to write the results between"
         raise ValueError(msg)
-    README.write_text(f"{before}{START}\n\n{report}\n\n{END}{after}", encoding="utf-8")
+    readme.write_text(f"{before}{START}\n\n{report}\n\n{END}{after}", encoding="utf-8")

@@ -33,15 +33,14 @@ def many_followers(bench: Bench) -> list[Row]:
     """
     count = bench.scale.count(10_000)
     followers = min(bench.scale.count(10 * FOLLOWERS), FOLLOWERS)
-    line = _data.lines(1, _data.eight_floats)
     readings: dict[str, list[float]] = {}
 
     def run(name: str, follow: Callable[[Path, Seen], Coroutine[Any, Any, None]]) -> Callable[[], float]:
         def measured() -> float:
             root = bench.new_folder()
             (root / _data.METRICS).touch()
-            seconds, read = asyncio.run(_Audience(bench, root, followers, count).measure(follow))
-            readings.setdefault(name, []).append(read / (count * len(line)))
+            seconds, share = asyncio.run(_Audience(bench, root, followers, count).measure(follow))
+            readings.setdefault(name, []).append(share)
             shutil.rmtree(root)
             return seconds
 
@@ -89,7 +88,7 @@ class _Audience:
         self._done = asyncio.Event()
 
     async def measure(self, follow: Callable[[Path, Seen], Awaitable[None]]) -> tuple[float, float]:
-        """The CPU seconds of this process and the bytes it read while the records arrived."""
+        """While the records arrived: this process's CPU seconds, and the bytes it read over the file's."""
         tasks = [
             asyncio.ensure_future(follow(self._path.parent, self._watch(number)))
             for number in range(self._followers)
@@ -98,7 +97,7 @@ class _Audience:
         while len(self._in_step) < self._followers:
             _limit.append_line(self._path, {"step": -1})
             await asyncio.sleep(0.05)
-        seconds, read = time.process_time(), _bytes_read()
+        seconds, read, size = time.process_time(), _bytes_read(), self._path.stat().st_size
         writer = self._bench.child("_child_append.py", self._path, self._count, RECORDS_A_SECOND)
         await self._done.wait()
         seconds, read = time.process_time() - seconds, _bytes_read() - read
@@ -108,7 +107,7 @@ class _Audience:
         with writer:
             pass
         assert self._got == [self._count] * self._followers
-        return seconds, read
+        return seconds, read / (self._path.stat().st_size - size)
 
     def _watch(self, number: int) -> Seen:
         def seen(step: int) -> None:

@@ -24,7 +24,7 @@ NOISE = 1.5
 
 def of_metrics(bench: Bench) -> list[Growth]:
     """Reading, appending, polling and following a file of 1,000, 10,000 and 100,000 records."""
-    counts = [bench.scale.count(1_000 * size) for size in SIZES]
+    counts = [bench.scale.count(1_000 * size, size) for size in SIZES]
     roots = [bench.new_folder() for _ in counts]
     for root, count in zip(roots, counts, strict=True):
         _data.write_file(root / _data.METRICS, _data.lines(count, _data.eight_floats))
@@ -54,7 +54,7 @@ def of_metrics(bench: Bench) -> list[Growth]:
 
 def of_iterations(bench: Bench) -> list[Growth]:
     """Listing 10, 100 and 1,000 iterations with 4 files each."""
-    counts = [bench.scale.count(10 * size) for size in SIZES]
+    counts = [bench.scale.count(10 * size, size) for size in SIZES]
     roots = [bench.new_folder() for _ in counts]
     for root, count in zip(roots, counts, strict=True):
         for number in range(count):
