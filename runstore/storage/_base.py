@@ -55,7 +55,8 @@ class AsyncStorage(ABC):
 
     Paths are relative, '/'-separated strings. A path that would leave the root (`..`, absolute,
     NUL) raises `InvalidInputError`, a `ValueError` whose message contains "escapes", before any
-    I/O. The check is lexical; symbolic links are followed.
+    I/O. The check is lexical; symbolic links are followed. Writing to the root itself (`""`)
+    raises `InvalidInputError` too.
 
     "Missing" means that there is no file at the path, and nothing else: no permission, a full
     disk, an unreachable server each raise an error of their own (see `runstore.errors`).

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
-import queue
 import threading
 import time
 import weakref
@@ -25,6 +23,7 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from runstore.errors import EventLoopError
+from runstore.storage._threads import ThreadPool
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -100,54 +99,6 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise EventLoopError(msg) from None
 
 
-class _ThreadPool(Executor):
-    """Daemon threads, spawned when none is idle.
-
-    The standard library's pool joins its threads at exit, so that one hung path (a dead network
-    mount, a pipe without a writer) would keep the interpreter from ending.
-    """
-
-    def __init__(self, name: str, limit: int) -> None:
-        self._name = name
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._threads = 0
-        self._idle = 0
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        self._work.put((future, lambda: fn(*args, **kwargs)))
-        with self._lock:
-            if self._idle:
-                self._idle -= 1
-                return future
-            if self._threads == self._limit:
-                return future
-            self._threads += 1
-        threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
-        return future
-
-    def _run(self) -> None:
-        while True:
-            self._finish_one(*self._work.get())
-            with self._lock:
-                if self._work.empty():
-                    self._idle += 1
-                # Else the work waiting was counted against no idle thread: this one takes it.
-
-    @staticmethod
-    def _finish_one(future: Future[Any], call: Callable[[], Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001  whatever it was, it belongs to the caller
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-
 class _IOLoop:
     """One asyncio loop in a daemon thread, entered through an anyio portal that is never left."""
 
@@ -184,17 +135,22 @@ class _Shared:
     """What a process owns once; made anew in a forked child, where no thread of it exists."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.operations = _ThreadPool("runstore-file", OPERATION_THREADS)
-        self.follower_polls = _ThreadPool("runstore-poll", FOLLOWER_THREADS)
+        # Held while something of this is made, and by whoever forks: a child never finds an import
+        # half done, whose lock would stay held in it for ever.
+        self.lock = threading.RLock()
+        self.operations = ThreadPool("runstore-file", OPERATION_THREADS)
+        self.follower_polls = ThreadPool("runstore-poll", FOLLOWER_THREADS)
         self.io_loop: _IOLoop | None = None
+        self._hop: Callable[..., Awaitable[Any]] | None = None
 
-    @functools.cached_property
+    @property
     def hop(self) -> Callable[..., Awaitable[Any]]:
-        from aiofiles.os import wrap  # noqa: PLC0415  `import runstore` stays light
+        if self._hop is None:
+            with self.lock:
+                from aiofiles.os import wrap  # noqa: PLC0415  `import runstore` stays light
 
-        hop: Callable[..., Awaitable[Any]] = wrap(_call)
-        return hop
+                self._hop = wrap(_call)
+        return self._hop
 
     def enter_io_loop(self) -> _IOLoop:
         with self.lock:
@@ -220,7 +176,15 @@ def on_fork(owner: ForkAware) -> None:
     _fork_aware.add(owner)
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    _shared.lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _shared.lock.release()
+
+
+def _after_fork_in_child() -> None:
     global _shared  # noqa: PLW0603
     _shared = _Shared()
     _mode.inline = False
@@ -229,13 +193,15 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
 
 
 class _Hop(Executor):
     """The executor of one hop: remembers its future, so that a cancelled caller can wait for it."""
 
-    def __init__(self, pool: _ThreadPool) -> None:
+    def __init__(self, pool: ThreadPool) -> None:
         self._pool = pool
         self.future: Future[Any] | None = None
 

@@ -9,17 +9,16 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections.abc import Sequence
 
-from runstore.errors import AccessDeniedError, NotFoundError, RunStoreError, StorageFullError, StorageIOError
+from runstore.errors import RunStoreError
 from runstore.storage._base import StorageEntry, StorageStat
+from runstore.storage._errors import ABSENT, storage_error, write_error
+from runstore.storage._replace import TEMP_SUFFIX, remove_abandoned, replace, write_all
 
 __all__ = ["append", "append_all", "find", "list_dir", "read_range", "remove", "remove_dir", "scan", "write"]
-
-TEMP_SUFFIX = ".runstore-tmp"
 
 # One write never joins more than this much of what many callers append at once.
 LARGEST_COMMIT = 4 * 1024 * 1024
@@ -27,30 +26,7 @@ LARGEST_COMMIT = 4 * 1024 * 1024
 # A tail without a newline is looked at again after this many seconds, in case its writer is at work.
 TAIL_LOOK_SECONDS = 0.001
 TAIL_LOOKS = 200
-
-_ABSENT = {errno.ENOENT, errno.ENOTDIR}
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def storage_error(error: OSError, path: str) -> RunStoreError:
-    """The error of this package for one of the operating system's, naming the path and what to do."""
-    code, reason = error.errno or errno.EIO, error.strerror or str(error)
-    if code in _ABSENT or code == errno.EISDIR:
-        return NotFoundError(code, "There is no file at this path", path)
-    if code in _DENIED:
-        return AccessDeniedError(code, f"{reason}: check the owner and mode of the file and its folder", path)
-    if code in _FULL:
-        return StorageFullError(code, f"{reason}: free some space, then call again", path)
-    return StorageIOError(code, reason, path)
-
-
-def _write_error(error: OSError, path: str) -> RunStoreError:
-    if error.errno == errno.EISDIR:
-        return StorageIOError(error.errno, "A folder is in the way: choose another path", path)
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return StorageIOError(error.errno, "A parent of this path is a file: choose another path", path)
-    return storage_error(error, path)
+_HOLDS_SOMETHING = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}
 
 
 def read_range(path: str, offset: int, length: int | None) -> bytes:
@@ -86,7 +62,7 @@ def append(path: str, data: bytes, whole_lines: bool, durable: bool) -> None:
     """One write at the end of the file; `whole_lines` keeps it apart from an unfinished last line."""
     _, error = _append(path, data, whole_lines, durable)
     if error is not None:
-        raise _write_error(error, path) from error
+        raise write_error(error, path) from error
 
 
 def append_all(path: str, items: Sequence[tuple[bytes, bool]], durable: bool) -> list[RunStoreError | None]:
@@ -98,7 +74,7 @@ def append_all(path: str, items: Sequence[tuple[bytes, bool]], durable: bool) ->
         if error is None:
             outcomes += [None] * len(run)
             continue
-        failure = _write_error(error, path)
+        failure = write_error(error, path)
         failure.__cause__ = error
         outcomes += _outcomes_of_failure(run, written, failure)
     return outcomes
@@ -137,7 +113,7 @@ def _append(path: str, data: bytes, whole_lines: bool, durable: bool) -> tuple[i
         if whole_lines and not _ends_a_line(descriptor) and _tail_stays_open(descriptor):
             written, failure = _append_after_newline(descriptor, data)
         else:
-            written, failure = _write_all(descriptor, data)
+            written, failure = write_all(descriptor, data)
         if durable and failure is None:
             os.fsync(descriptor)
     except OSError as error:
@@ -155,17 +131,6 @@ def _open_to_append(path: str) -> int:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return os.open(path, flags, 0o666)
-
-
-def _write_all(descriptor: int, data: bytes) -> tuple[int, OSError | None]:
-    written = 0
-    try:
-        written = os.write(descriptor, data)
-        while written < len(data):
-            written += os.write(descriptor, memoryview(data)[written:])
-    except OSError as error:
-        return written, error
-    return written, None
 
 
 def _ends_a_line(descriptor: int) -> bool:
@@ -191,72 +156,22 @@ def _append_after_newline(descriptor: int, data: bytes) -> tuple[int, OSError | 
     with contextlib.suppress(OSError):  # without locks the worst is a blank line
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # released by closing the descriptor
     if _ends_a_line(descriptor):
-        return _write_all(descriptor, data)
-    written, error = _write_all(descriptor, b"\n" + data)
+        return write_all(descriptor, data)
+    written, error = write_all(descriptor, b"\n" + data)
     return max(written - 1, 0), error
 
 
 def write(path: str, data: bytes, durable: bool) -> None:
-    """Replace the file (of a link: its target) by a temporary one of the same folder."""
+    """Replace the file (of a link: its target) as a whole."""
     try:
         target = os.path.realpath(path) if os.path.islink(path) else path
         try:
-            _replace(target, data, durable)
+            replace(target, data, durable)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            _replace(target, data, durable)
+            replace(target, data, durable)
     except OSError as error:
-        raise _write_error(error, path) from error
-
-
-def _replace(target: str, data: bytes, durable: bool) -> None:
-    folder = os.path.dirname(target)
-    temp = os.path.join(folder, f".{secrets.token_hex(8)}{TEMP_SUFFIX}")
-    named = False
-    descriptor = _open_unnamed(folder)
-    if descriptor is None:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        named = True
-    try:
-        try:
-            _, error = _write_all(descriptor, data)
-            if error is not None:
-                raise error
-            if durable:
-                os.fsync(descriptor)
-            if not named:
-                os.link(f"/proc/self/fd/{descriptor}", temp, src_dir_fd=descriptor, follow_symlinks=True)
-                named = True
-        finally:
-            os.close(descriptor)
-        os.replace(temp, target)
-    except BaseException:
-        if named:
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
-        raise
-    if durable:
-        _sync_folder(folder)
-
-
-def _open_unnamed(folder: str) -> int | None:
-    """A file without a name, which a killed writer cannot leave behind; `None` where there is none."""
-    if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
-        return None
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return None  # not on this filesystem; a real fault shows again with the named file
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        raise write_error(error, path) from error
 
 
 def stat_file(path: str) -> StorageStat | None:
@@ -264,7 +179,7 @@ def stat_file(path: str) -> StorageStat | None:
     try:
         status = os.stat(path)
     except OSError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT:
             return None
         raise storage_error(error, path) from error
     return None if stat.S_ISDIR(status.st_mode) else StorageStat(status.st_size, status.st_mtime)
@@ -292,7 +207,7 @@ def list_dir(path: str) -> list[str]:
     try:
         return sorted(name for name in os.listdir(path) if not name.endswith(TEMP_SUFFIX))
     except OSError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT:
             return []
         raise storage_error(error, path) from error
 
@@ -303,7 +218,7 @@ def scan(path: str) -> list[StorageEntry]:
         with os.scandir(path) as children:
             entries = [entry for child in children if (entry := _entry(child, child.name)) is not None]
     except OSError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT:
             return []
         raise storage_error(error, path) from error
     return sorted(entries, key=lambda entry: entry.path)
@@ -312,12 +227,12 @@ def scan(path: str) -> list[StorageEntry]:
 def _entry(child: os.DirEntry[str], path: str) -> StorageEntry | None:
     if child.name.endswith(TEMP_SUFFIX):
         return None
-    if child.is_dir():
-        return StorageEntry(path, None)
     try:
+        if child.is_dir():
+            return StorageEntry(path, None)
         status = child.stat()
     except OSError as error:
-        if error.errno in _ABSENT or error.errno == errno.ELOOP:
+        if error.errno in ABSENT or error.errno == errno.ELOOP:
             return None
         raise
     return StorageEntry(path, StorageStat(status.st_size, status.st_mtime))
@@ -333,7 +248,7 @@ def find(root: str, starting: str) -> list[StorageEntry]:
         try:
             status = os.stat(full)
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in ABSENT:
                 continue
             raise storage_error(error, full) from error
         here = (status.st_dev, status.st_ino)
@@ -353,7 +268,7 @@ def remove(path: str) -> None:
     try:
         os.unlink(path)
     except OSError as error:
-        if error.errno in _ABSENT or os.path.isdir(path):
+        if error.errno in ABSENT or os.path.isdir(path):
             return
         raise storage_error(error, path) from error
 
@@ -363,9 +278,11 @@ def remove_dir(path: str) -> None:
     try:
         os.rmdir(path)
     except OSError as error:
-        if error.errno in _ABSENT or error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}:
-            return
-        raise storage_error(error, path) from error
+        if error.errno in _HOLDS_SOMETHING:
+            if remove_abandoned(path):
+                remove_dir(path)
+        elif error.errno not in ABSENT:
+            raise storage_error(error, path) from error
 
 
 def make_folder(path: str) -> None:
@@ -373,4 +290,4 @@ def make_folder(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise _write_error(error, path) from error
+        raise write_error(error, path) from error

@@ -7,12 +7,13 @@ from collections.abc import Callable, Coroutine, Hashable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from runstore.errors import InvalidInputError
 from runstore.storage import _files
 from runstore.storage._append_queue import queue_append
 from runstore.storage._base import Storage, StorageEntry, StorageStat
 from runstore.storage._bridge import drive, in_thread, is_inline, pause
 from runstore.storage._local_watch import TICK, wait_for_change
-from runstore.storage._paths import check_path, check_range
+from runstore.storage._paths import check_file, check_path, check_range, refuse_uri
 
 __all__ = ["LocalStorage"]
 
@@ -38,14 +39,16 @@ class LocalStorage(Storage):
             fsync: Sync every write and append to the disk before it returns.
 
         Raises:
+            InvalidInputError: It cannot be the path of a folder: a URI, a NUL character, an unknown user.
             AccessDeniedError: The folder is not there and may not be created.
         """
-        self._root = Path(root).expanduser().absolute()
+        self._root = _absolute(os.fspath(root))
         self._folder = str(self._root)
+        self._base = self._folder.rstrip("/") + "/"
         self._fsync = fsync
         self._disk: int | None = None
         if mkdir:
-            _files.make_folder(self._folder)
+            self.run_sync(self._make_folder)
 
     @property
     def root(self) -> Path:
@@ -61,6 +64,9 @@ class LocalStorage(Storage):
     def url(self, path: str = "") -> str:
         return Path(self._full(path)).as_uri()
 
+    async def _make_folder(self) -> None:
+        await in_thread(_files.make_folder, self._folder)
+
     def run_sync(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -68,7 +74,10 @@ class LocalStorage(Storage):
 
     def _full(self, path: str) -> str:
         checked = check_path(path)
-        return f"{self._folder}/{checked}" if checked else self._folder
+        return self._base + checked if checked else self._folder
+
+    def _full_to_write(self, path: str) -> str:
+        return self._base + check_file(path)
 
     async def aread(self, path: str) -> bytes:
         return await in_thread(_files.read_range, self._full(path), 0, None)
@@ -78,7 +87,7 @@ class LocalStorage(Storage):
         return await in_thread(_files.read_range, self._full(path), offset, length)
 
     async def awrite(self, path: str, data: bytes) -> None:
-        await in_thread(_files.write, self._full(path), data, self._fsync)
+        await in_thread(_files.write, self._full_to_write(path), data, self._fsync)
 
     async def aappend(self, path: str, data: bytes) -> None:
         await self._append(path, data, whole_lines=False)
@@ -87,10 +96,11 @@ class LocalStorage(Storage):
         await self._append(path, data, whole_lines=True)
 
     async def _append(self, path: str, data: bytes, *, whole_lines: bool) -> None:
+        full = self._full_to_write(path)
         if is_inline():
-            _files.append(self._full(path), data, whole_lines, self._fsync)
+            _files.append(full, data, whole_lines, self._fsync)
         else:
-            await queue_append(self._full(path), data, whole_lines, self._fsync)
+            await queue_append(full, data, whole_lines, self._fsync)
 
     async def astat(self, path: str) -> StorageStat | None:
         return await in_thread(_files.stat_file, self._full(path))
@@ -120,3 +130,16 @@ class LocalStorage(Storage):
         if self._disk is None:
             self._disk = await in_thread(_files.disk_of, self._folder)
         return await wait_for_change(self._disk, full, seen, seconds)
+
+
+def _absolute(root: str) -> Path:
+    refuse_uri(root)
+    try:
+        path = Path(root).expanduser().absolute()
+    except RuntimeError as error:
+        msg = f"the folder {root!r} begins with a user whose home is not known: {error}"
+        raise InvalidInputError(msg) from error
+    if "\0" in root:
+        msg = f"the folder {root!r} holds a NUL character"
+        raise InvalidInputError(msg)
+    return path

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 import posixpath
+import re
 
 from runstore.errors import InvalidInputError
 
-__all__ = ["check_name", "check_path", "check_range", "storage_join"]
+__all__ = ["check_file", "check_name", "check_path", "check_range", "refuse_uri", "storage_join"]
+
+# Of the schemes in use, those that a path may have lost a slash of.
+_URI = re.compile(r"\s*(s3a?|gc?s|az|abfss?|adl|memory|https?|hdfs|file):/", re.IGNORECASE)
 
 
 def storage_join(*parts: str) -> str:
@@ -49,7 +54,25 @@ def check_path(path: str) -> str:
     if normal == ".." or normal.startswith("../"):
         msg = f"path {path!r} escapes the storage root through '..'"
         raise InvalidInputError(msg)
+    try:
+        os.fsencode(normal)
+    except UnicodeEncodeError as error:
+        msg = f"path {path!r} cannot be the name of a file: {error.reason}"
+        raise InvalidInputError(msg) from error
     return normal
+
+
+def check_file(path: str) -> str:
+    """The path of a file to be written, in normal form.
+
+    Raises:
+        InvalidInputError: It leaves the root, or names the root itself.
+    """
+    checked = check_path(path)
+    if not checked:
+        msg = f"path {path!r} names the storage root, where a file is needed"
+        raise InvalidInputError(msg)
+    return checked
 
 
 def check_range(path: str, offset: int, length: int | None) -> None:
@@ -73,3 +96,17 @@ def check_name(what: str, name: str) -> str:
         msg = f"{what} {name!r} must be a non-empty name without '/' and NUL: it is part of a file name"
         raise InvalidInputError(msg)
     return name
+
+
+def refuse_uri(folder: str) -> None:
+    """Refuse a URI where the path of a local folder is needed, so that no folder `s3:` comes into being.
+
+    Raises:
+        InvalidInputError: It is one, whole or short of a slash.
+    """
+    if _URI.match(folder):
+        msg = (
+            f"{folder!r} looks like a URI, not like a local folder: pass URIs to storage_from_uri, as "
+            f"strings (pathlib.Path drops a slash), and a folder of that name as './{folder}'"
+        )
+        raise InvalidInputError(msg)

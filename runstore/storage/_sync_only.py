@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from runstore.storage._base import Storage, StorageStat
+from runstore.errors import RunStoreError
+from runstore.storage._base import Storage, StorageEntry, StorageStat
 from runstore.storage._bridge import drive, in_thread
-from runstore.storage._paths import check_path, check_range
+from runstore.storage._errors import storage_error, write_error
+from runstore.storage._paths import check_file, check_path, check_range, storage_join
 
 __all__ = ["SyncMethods", "SyncOnlyStorage"]
 
@@ -76,33 +78,74 @@ class SyncOnlyStorage(Storage):
         return drive(function, *args, **kwargs)
 
     async def aread(self, path: str) -> bytes:
-        return await in_thread(self.wrapped.read, check_path(path))
+        return await self._call(self.wrapped.read, check_path(path))
 
     async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
         check_range(path, offset, length)
-        return await in_thread(self.wrapped.read_range, check_path(path), offset, length)
+        return await self._call(self.wrapped.read_range, check_path(path), offset, length)
 
     async def awrite(self, path: str, data: bytes) -> None:
-        await in_thread(self.wrapped.write, check_path(path), data)
+        await self._call(self.wrapped.write, check_file(path), data, to_error=write_error)
 
     async def aappend(self, path: str, data: bytes) -> None:
-        await in_thread(self.wrapped.append, check_path(path), data)
-
-    async def aexists(self, path: str) -> bool:
-        return await in_thread(self.wrapped.exists, check_path(path))
+        await self._call(self.wrapped.append, check_file(path), data, to_error=write_error)
 
     async def astat(self, path: str) -> StorageStat | None:
-        stat = await in_thread(self.wrapped.stat, check_path(path))
-        return None if stat is None else StorageStat(stat.size, stat.mtime)
+        return await self._call(self._stat, check_path(path))
 
     async def alist_dir(self, prefix: str) -> list[str]:
-        return await in_thread(self.wrapped.list_dir, check_path(prefix))
+        return sorted(await self._call(self.wrapped.list_dir, check_path(prefix)))
+
+    async def ascan(self, prefix: str) -> list[StorageEntry]:
+        return await self._call(self._scan, check_path(prefix))
 
     async def aremove(self, path: str) -> None:
-        await in_thread(self.wrapped.remove, check_path(path))
+        await self._call(self._remove, check_path(path))
 
     async def aremove_dir(self, path: str) -> None:
-        await in_thread(self.wrapped.remove_dir, check_path(path))
+        await self._call(self.wrapped.remove_dir, check_path(path))
+
+    def _stat(self, path: str) -> StorageStat | None:
+        stat = self.wrapped.stat(path)
+        if stat is None:
+            return None
+        # Such objects may give a folder a size too; only a file can be read.
+        try:
+            self.wrapped.read_range(path, 0, 1)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        except OSError:
+            pass
+        return StorageStat(stat.size, stat.mtime)
+
+    def _scan(self, prefix: str) -> list[StorageEntry]:
+        names = sorted(self.wrapped.list_dir(prefix))
+        return [StorageEntry(name, self._stat(storage_join(prefix, name))) for name in names]
+
+    def _remove(self, path: str) -> None:
+        try:
+            self.wrapped.remove(path)
+        except (FileNotFoundError, IsADirectoryError):
+            return
+        except OSError:
+            if self.wrapped.stat(path) is not None and self._stat(path) is None:
+                return  # a folder: some systems say only that this is not permitted
+            raise
+
+    @staticmethod
+    async def _call(
+        function: Callable[..., T],
+        path: str,
+        *args: Any,
+        to_error: Callable[[OSError, str], RunStoreError] = storage_error,
+    ) -> T:
+        """Call a method of the wrapped object, its errors turned into those of this package."""
+        try:
+            return await in_thread(function, path, *args)
+        except RunStoreError:
+            raise
+        except OSError as error:
+            raise to_error(error, path) from error
 
     async def aflush(self) -> None:
         await self._call_if_there("flush")

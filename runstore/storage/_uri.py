@@ -34,7 +34,7 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:  # 
     if not text:
         msg = "the storage URI is empty; use '.' for the current folder"
         raise InvalidInputError(msg)
-    match = _SCHEME.match(text)
+    match = _SCHEME.match(text.lstrip())
     scheme, slashes = (match[1].lower(), match[2]) if match else ("", "")
     if scheme == "file" and slashes:
         return LocalStorage(_path_of_file_uri(text), mkdir=False)
@@ -56,7 +56,8 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:  # 
 def _path_of_file_uri(uri: str) -> str:
     parts = urlsplit(uri)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
-        msg = f"{uri!r} names the host {parts.netloc!r}; a local file URI has three slashes: file:///absolute/path"
+        found = f"names the host {parts.netloc!r}" if parts.netloc else "names no folder"
+        msg = f"{uri!r} {found}; a local file URI has three slashes: file:///absolute/path"
         raise InvalidInputError(msg)
     if parts.query or parts.fragment:
         msg = f"{uri!r} has a '?' or '#': write them as %3F and %23 in a file URI"
