@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from runstore.jsonl._decode import Record
-from runstore.jsonl._position import START
-from runstore.jsonl._scan import pieces, take
+from runstore.jsonl._decode import Record, parse_lines, parse_tail
+from runstore.jsonl._scan import pieces
 from runstore.storage._bridge import breathe
 
 __all__ = ["parse_file"]
@@ -23,12 +22,13 @@ async def parse_file(data: bytes, url: str) -> list[Record]:
     """
     records: list[Record] = []
     problems: list[str] = []
-    position = START
+    line, offset = 1, 0
     for piece in pieces(data):
-        before, (parsed, position) = position, take(position, piece, at_end=True)
+        parsed = parse_lines(piece) if piece.endswith(b"\n") else parse_tail(piece)[0]
         records += parsed.records
-        for line, offset, reason in parsed.problems:
-            problems.append(f"line {(before.line or 1) + line} at byte {before.offset + offset}: {reason}")
+        for lines, size, reason in parsed.problems:
+            problems.append(f"line {line + lines} at byte {offset + size}: {reason}")
+        line, offset = line + piece.count(b"\n"), offset + len(piece)
         await breathe()
     if problems:
         logger.warning("%s: skipped %d malformed line(s), the first is %s", url, len(problems), problems[0])

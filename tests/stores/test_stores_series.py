@@ -1,11 +1,9 @@
 """The clean series: one record a step."""
 
-import asyncio
 import copy
 import json
 import math
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from runstore import TrainingRunStore
 from runstore.storage._bridge import drive
 from runstore.stores._series import merge_by_step
-from tests.stores.helpers import Call, RunFolder
+from tests.stores.helpers import Call, RunFolder, turns_of_the_loop
 
 SAMPLES = Path(os.environ.get("RUNSTORE_SAMPLE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -102,23 +100,8 @@ async def test_the_series_sees_what_is_new(store: TrainingRunStore, call: Call) 
 async def test_a_long_series_leaves_the_loop_free() -> None:
     """Merging 50,000 records gives the loop its turn all the while: never is it held for 50 ms."""
     records = [{"step": step, **{f"metric/{key}": 1.0 for key in range(10)}} for step in range(50_000)]
-    turns = 0
-    longest = 0.0
-    finished = False
-
-    async def watch() -> None:
-        nonlocal turns, longest
-        last = time.thread_time()
-        while not finished:
-            await asyncio.sleep(0)
-            now = time.thread_time()  # of this thread alone: a busy machine does not count
-            turns += 1
-            longest, last = max(longest, now - last), now
-
-    watcher = asyncio.create_task(watch())
-    assert len(await merge_by_step(records)) == 50_000
-    finished = True
-    await watcher
+    series, turns, longest = await turns_of_the_loop(merge_by_step(records))
+    assert len(series) == 50_000
     assert turns >= 50
     assert longest < 0.05
 
