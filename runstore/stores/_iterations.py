@@ -16,6 +16,7 @@ from runstore.jsonl._scan import read_records
 from runstore.storage import Storage, storage_join
 from runstore.storage._bridge import breathe
 from runstore.storage._paths import check_name
+from runstore.storage._sync_only import SyncMethods
 from runstore.stores._records import IterationInfo
 from runstore.stores._rollouts import RolloutCache
 from runstore.stores._run_files import RunFiles, encode_mapping
@@ -49,7 +50,7 @@ def iteration_folder(iteration: int) -> str:
 class IterationFiles(RunFiles):
     """The part of a run's store that is about iterations."""
 
-    def __init__(self, storage: Storage | str | os.PathLike[str], prefix: str = "") -> None:
+    def __init__(self, storage: Storage | SyncMethods | str | os.PathLike[str], prefix: str = "") -> None:
         super().__init__(storage, prefix)
         self._rollouts = RolloutCache()
 

@@ -10,6 +10,7 @@ from runstore.errors import NotFoundError, UnstorableValueError
 from runstore.jsonl._decode import Record, decode_document
 from runstore.jsonl._encode import encode_record
 from runstore.storage import Storage, as_storage, storage_join
+from runstore.storage._sync_only import SyncMethods
 from runstore.stores._whole_files import parse_file
 
 __all__ = ["RunFiles", "encode_mapping"]
@@ -18,7 +19,7 @@ __all__ = ["RunFiles", "encode_mapping"]
 class RunFiles:
     """The files below a run's folder."""
 
-    def __init__(self, storage: Storage | str | os.PathLike[str], prefix: str = "") -> None:
+    def __init__(self, storage: Storage | SyncMethods | str | os.PathLike[str], prefix: str = "") -> None:
         self.storage = as_storage(storage)
         self.prefix = prefix
 

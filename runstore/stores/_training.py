@@ -12,6 +12,7 @@ from runstore.jsonl import AsyncFollower, Batch, Follower, IncrementalReader
 from runstore.jsonl._decode import Record, decode_document
 from runstore.jsonl._encode import encode_document
 from runstore.storage import Storage
+from runstore.storage._sync_only import SyncMethods
 from runstore.stores._iterations import IterationFiles
 from runstore.stores._records import CheckpointRecord
 from runstore.stores._series import merge_by_step
@@ -42,11 +43,12 @@ class TrainingRunStore(IterationFiles):
     naming its key path, before anything is written; configurations and log trees take any value.
     """
 
-    def __init__(self, storage: Storage | str | os.PathLike[str], prefix: str = "") -> None:
+    def __init__(self, storage: Storage | SyncMethods | str | os.PathLike[str], prefix: str = "") -> None:
         """Open a run; nothing is read or created yet.
 
         Args:
-            storage: Where runs are kept: a storage, a path or a URI.
+            storage: Where runs are kept: a storage, a path, a URI, or an object with the sync methods
+                of a storage.
             prefix: The run's folder in it; the root itself when empty.
 
         Raises:
