@@ -31,11 +31,13 @@ Record = dict[str, Any]
 _FILLER = re.compile(rb"(?:[ \t\r\x00]|\xef\xbb\xbf)*+")
 # Strings as a whole (so that braces inside them do not count), then the braces.
 _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
-_BARE_NUMBER = re.compile(rb"(?<=[:,\[ \t\r])(?:NaN|-?Infinity)(?=[ \t\r]*[,}\]])")
+# They look behind after their first character, which the search can then jump to.
+_BARE_NAN = re.compile(rb"N(?<=[:,\[ \t\r]N)aN(?=[ \t\r]*[,}\]])")
+_BARE_INFINITY = re.compile(rb"(?:I(?<=[:,\[ \t\r]I)|-(?<=[:,\[ \t\r]-)I)nfinity(?=[ \t\r]*[,}\]])")
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 # A random string of this process, which no line can hold by accident.
-_NONCE = secrets.token_hex(12)
+_NONCE = secrets.token_hex(10)
 _JOINT = f',"{_NONCE}",'.encode()
 _STAND_INS = {token: f'"{_NONCE}{token.decode()}"'.encode() for token in (b"NaN", b"Infinity", b"-Infinity")}
 _STOOD_FOR = {
@@ -64,6 +66,8 @@ class Parsed:
     problems: list[Problem]
     replaced: int = 0
     """Records whose invalid UTF-8 was decoded with replacement characters."""
+    lines: int = 0
+    """Newlines that the bytes hold."""
 
 
 class _Object(NamedTuple):
@@ -80,65 +84,74 @@ def parse_lines(data: bytes) -> Parsed:
         data: Any bytes that end with a newline.
     """
     records = _parse_block(data)
-    if records is None and (b"NaN" in data or b"Infinity" in data):
+    if records is None:
         records = _parse_block_with_bare_numbers(data)
     if records is not None:
-        return Parsed(records, [])
+        return Parsed(records, [], lines=len(records))
     return _parse_each_line(data)
 
 
 def _parse_block(data: bytes) -> list[Record] | None:
     """The records when every line is exactly one object that orjson reads; else `None`.
 
-    The lines become one array, joined by a string that no line holds. If every second item is that
-    string, once a newline, each newline stood between two items of the array, and never inside one.
+    The lines become one array, each with a string after it that no line holds. If every second item
+    is that string, once a newline, each newline stood between two items, and never inside one.
     """
-    lines = data.count(b"\n")
     try:
-        if lines == 1:
+        if data.find(b"\n") == len(data) - 1:  # one line, which may be too long to be copied
             record = orjson.loads(data)
             return [record] if type(record) is dict else None
-        items = orjson.loads(b"[%b]" % data[:-1].replace(b"\n", _JOINT))
+        joined = data.replace(b"\n", _JOINT)
+        items = orjson.loads(b"[%b0]" % joined)
     except orjson.JSONDecodeError:
         return None
-    records: list[Record] = items[::2]
+    newlines = (len(joined) - len(data)) // (len(_JOINT) - 1)  # counting them would cost a tenth of it all
+    records: list[Record] = items[:-1:2]
     joints = items[1::2]
-    if len(records) == lines and joints.count(_NONCE) == lines - 1 and set(map(type, records)) == {dict}:
+    if len(records) == newlines == joints.count(_NONCE) == len(joints) and set(map(type, records)) == {dict}:
         return records
     return None
 
 
 def _parse_block_with_bare_numbers(data: bytes) -> list[Record] | None:
-    """As `_parse_block`, with quoted stand-ins for NaN and the infinities while orjson is at work.
+    quoted, count = _quote_bare_numbers(data)
+    records = _parse_block(quoted) if count else None
+    return records if records is not None and _restore(records) == count else None
 
-    A stand-in inside a string would end that string early, which no JSON survives.
+
+def _quote_bare_numbers(data: bytes) -> tuple[bytes, int]:
+    """Quoted stand-ins for NaN and the infinities, which orjson does not read; how many there are.
+
+    A stand-in inside a string would end that string early, which no JSON survives; one that became
+    a key is missed when they are counted on the way back.
     """
-    replaced, count = _BARE_NUMBER.subn(lambda match: _STAND_INS[match[0]], data)
-    records = _parse_block(replaced)
-    try:
-        if records is None or sum(map(_restore, records)) != count:
-            return None
-    except RecursionError:
-        return None
-    return records
+    data, count = _BARE_NAN.subn(_STAND_INS[b"NaN"], data)
+    if b"Infinity" not in data:
+        return data, count
+    data, infinities = _BARE_INFINITY.subn(lambda match: _STAND_INS[match[0]], data)
+    return data, count + infinities
 
 
-def _restore(container: Any) -> int:
+def _restore(records: list[Record]) -> int:
     """Put the numbers back where their stand-ins are; how many there were."""
     count = 0
-    for key, value in container.items() if type(container) is dict else enumerate(container):
-        kind = type(value)
-        if kind is str:
-            if value in _STOOD_FOR:
-                container[key] = _STOOD_FOR[value]
-                count += 1
-        elif kind is dict or kind is list:
-            count += _restore(value)
+    containers: list[Any] = list(records)
+    for container in containers:  # which grows on the way
+        for key, value in container.items() if type(container) is dict else enumerate(container):
+            kind = type(value)
+            if kind is float:
+                continue
+            if kind is str:
+                if value in _STOOD_FOR:
+                    container[key] = _STOOD_FOR[value]
+                    count += 1
+            elif kind is dict or kind is list:
+                containers.append(value)
     return count
 
 
 def _parse_each_line(data: bytes) -> Parsed:
-    parsed = Parsed([], [])
+    parsed = Parsed([], [], lines=data.count(b"\n"))
     start = 0
     for index, line in enumerate(data[:-1].split(b"\n")):
         try:
@@ -221,20 +234,32 @@ def _end_of_object(line: bytes, start: int) -> int | None:
 
 def _decode_object(raw: bytes) -> tuple[Record, bool] | None:
     """One object by orjson, else by the second look, and whether its text had to be repaired."""
-    if not raw.startswith(b"{"):
+    if not (raw.startswith(b"{") and raw.endswith(b"}")):
         return None
     try:
         return orjson.loads(raw), False
     except orjson.JSONDecodeError:
         pass
+    record = _decode_with_bare_numbers(raw)
+    if record is not None:
+        return record, False
     try:
         text, replaced = raw.decode(), False
     except UnicodeDecodeError:
         text, replaced = raw.decode(errors="replace"), True
     try:
-        return json.loads(text, parse_int=_parse_int), replaced
+        return _SECOND_LOOK.decode(text), replaced
     except (ValueError, RecursionError):
         return None
+
+
+def _decode_with_bare_numbers(raw: bytes) -> Record | None:
+    quoted, count = _quote_bare_numbers(raw)
+    try:
+        record: Record | None = orjson.loads(quoted) if count else None
+    except orjson.JSONDecodeError:
+        return None
+    return record if record is not None and _restore([record]) == count else None
 
 
 def _parse_int(digits: str) -> int | float:
@@ -243,6 +268,9 @@ def _parse_int(digits: str) -> int | float:
         return float(digits)
     value = int(digits)
     return value if -(2**63) <= value < 2**64 else float(digits)
+
+
+_SECOND_LOOK = json.JSONDecoder(parse_int=_parse_int)
 
 
 def decode_document(data: bytes, url: str) -> Record:

@@ -151,8 +151,8 @@ class _Poller:
             if fetched.replaced:
                 position, reset = Position(line=None), True
                 continue
-            for piece in pieces(fetched.data):
-                parsed, position = take(position, piece, at_end=fetched.at_end)
+            for piece in pieces(fetched.data, fetched.start):
+                parsed, position = take(position, piece)
                 if parsed.records:
                     self._publish(_Chunk(parsed.records, position, reset, len(piece)))
                     reset = False
@@ -307,16 +307,14 @@ class _Follow:
         if fetched.replaced:
             self._position, self._reset = Position(), True
             return None
-        if not fetched.data:
+        if len(fetched.data) == fetched.start:
             if self._reset:
                 return self._batch([])
             await poller.wait_beyond(head, self)  # ahead of the poller, which has not looked since
             return None
-        # The poller's position is the end of a record, with or without a newline after it.
-        complete = fetched.at_end or position.fetched + len(fetched.data) == head.position.offset
         records: list[Record] = []
-        for piece in pieces(fetched.data):
-            parsed, position = take(position, piece, at_end=complete)
+        for piece in pieces(fetched.data, fetched.start):
+            parsed, position = take(position, piece)
             records += parsed.records
             await breathe()
         self._position = position

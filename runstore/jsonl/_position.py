@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from runstore.errors import InvalidInputError
 
@@ -21,8 +22,7 @@ ANCHOR_SIZE = 1024
 _CURSOR = re.compile(r"1\.([0-9]{1,19})\.([0-9]{1,4})\.([0-9a-f]{16})")
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """A place after a record, and what is known of the bytes around it."""
 
     offset: int = 0
@@ -38,6 +38,13 @@ class Position:
     def fetched(self) -> int:
         """Where the next bytes to fetch are."""
         return self.offset + len(self.tail)
+
+    @property
+    def known(self) -> bytes:
+        """The last bytes before `fetched`, by which another file is told from this one."""
+        if not self.tail:
+            return self.anchor
+        return (self.anchor + self.tail[-ANCHOR_SIZE:])[-ANCHOR_SIZE:]
 
     def advance(self, consumed: bytes, lines: int, tail: bytes) -> Position:
         """The position after `consumed`, which follows `offset` and holds `lines` newlines."""

@@ -7,14 +7,14 @@ import itertools
 import logging
 import threading
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runstore.errors import InvalidInputError
 from runstore.jsonl._batch import Batch
-from runstore.jsonl._decode import Record
+from runstore.jsonl._decode import Parsed, Record
 from runstore.jsonl._position import START, Position
-from runstore.jsonl._scan import Step, fetch, pieces, take
+from runstore.jsonl._scan import NOTHING_NEW, Fetched, Step, fetch, pieces, take
 from runstore.storage import Storage, as_storage
 from runstore.storage._bridge import breathe, is_inline, on_fork, running_loop
 
@@ -65,8 +65,7 @@ class _Block(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """All that a reader knows of its file; replaced as a whole, so that it is never half-way."""
 
     position: Position = START
@@ -83,18 +82,21 @@ class _State:
 
     def after(self, step: Step, size: int) -> _State:
         """The state after one more piece of the file."""
-        records = step.parsed.records
+        parsed, position = step
         malformed = self.malformed
-        if step.parsed.problems or step.parsed.replaced:
-            malformed = _add_problems(malformed, self.position, step)
-        return replace(
-            self,
-            position=step.position,
-            total_read=self.total_read + len(records),
-            malformed=malformed,
-            blocks=_add_block(self.blocks, _Block(records, size)) if records else self.blocks,
-            buffered=self.buffered + len(records),
-            buffered_size=self.buffered_size + (size if records else 0),
+        if parsed.problems or parsed.replaced:
+            malformed = _add_problems(malformed, self.position, parsed)
+        count = len(parsed.records)
+        if not count:
+            return self._replace(position=position, malformed=malformed)
+        return _State(
+            position,
+            self.generation,
+            self.total_read + count,
+            malformed,
+            _add_block(self.blocks, _Block(parsed.records, size)),
+            self.buffered + count,
+            self.buffered_size + size,
         )
 
     def within(self, max_records: int, max_size: int | None) -> _State:
@@ -109,7 +111,7 @@ class _State:
             first += 1
         if not first:
             return self
-        return replace(self, blocks=blocks[first:], buffered=buffered, buffered_size=size)
+        return self._replace(blocks=blocks[first:], buffered=buffered, buffered_size=size)
 
     def records(self, max_records: int) -> list[Record]:
         """The newest records, in file order."""
@@ -124,15 +126,15 @@ def _add_block(blocks: tuple[_Block, ...], block: _Block) -> tuple[_Block, ...]:
     return (*blocks, block)
 
 
-def _add_problems(malformed: MalformedLines, before: Position, step: Step) -> MalformedLines:
+def _add_problems(malformed: MalformedLines, before: Position, parsed: Parsed) -> MalformedLines:
     found = [
         MalformedLine((before.line or 1) + problem.line, before.offset + problem.offset, problem.reason)
-        for problem in step.parsed.problems
+        for problem in parsed.problems
     ]
     return MalformedLines(
         malformed.count + len(found),
         (*malformed.latest, *found)[-REMEMBERED:],
-        malformed.replaced + step.parsed.replaced,
+        malformed.replaced + parsed.replaced,
     )
 
 
@@ -234,21 +236,33 @@ class IncrementalReader:
         Raises:
             RunStoreError: The storage failed; a missing file only has no records yet.
         """
-        if is_inline():
-            return await self._read_to_end()
-        loop = running_loop()
-        # A read that began before this call may have missed what the caller wrote before it.
-        if (earlier := self._flights.get(loop)) is not None:
-            await asyncio.wait([earlier])
-        while (flight := self._flights.get(loop)) is not None:
-            await asyncio.wait([flight])
-            if flight.result():
-                return []
-        return await self._lead(loop)
+        new: list[Record] = []
+        try:
+            await self._catch_up(new)
+        except BaseException:
+            # Failed or cancelled half-way: the next read hands out what this one took.
+            with self._lock:
+                self._unclaimed += new
+            raise
+        return self._claim() + new if self._unclaimed else new
 
     def read(self) -> list[Record]:
         """Sync twin of `aread`."""
         return self._storage.run_sync(self.aread)
+
+    async def aupdate(self) -> None:
+        """Read on without handing out what is new: for whoever uses `records` or `snapshot`.
+
+        However large the file is, no more is held than the buffer and what is fetched at a time.
+
+        Raises:
+            RunStoreError: The storage failed; a missing file only has no records yet.
+        """
+        await self._catch_up(None)
+
+    def update(self) -> None:
+        """Sync twin of `aupdate`."""
+        return self._storage.run_sync(self.aupdate)
 
     async def ahas_data(self) -> bool:
         """Whether records are in memory, or the file has bytes."""
@@ -261,69 +275,77 @@ class IncrementalReader:
         """Sync twin of `ahas_data`."""
         return self._storage.run_sync(self.ahas_data)
 
-    async def _lead(self, loop: asyncio.AbstractEventLoop) -> list[Record]:
+    async def _catch_up(self, new: list[Record] | None) -> None:
+        """Read to the end of the file, or let another task of this loop do it."""
+        if is_inline():
+            return await self._read_to_end(new)
+        loop = running_loop()
+        # A read that began before this call may have missed what the caller wrote before it.
+        if (earlier := self._flights.get(loop)) is not None:
+            await asyncio.wait([earlier])
+        while (flight := self._flights.get(loop)) is not None:
+            await asyncio.wait([flight])
+            if flight.result():
+                return None
+        return await self._lead(loop, new)
+
+    async def _lead(self, loop: asyncio.AbstractEventLoop, new: list[Record] | None) -> None:
         flight = self._flights[loop] = loop.create_future()
         landed = False
         try:
-            records = await self._read_to_end()
+            await self._read_to_end(new)
             landed = True
-            return records
         finally:
             del self._flights[loop]
             flight.set_result(landed)
 
-    async def _read_to_end(self) -> list[Record]:
+    async def _read_to_end(self, new: list[Record] | None) -> None:
         """Read until the file ends; whoever else reads on meanwhile keeps what it read."""
-        new = self._claim()
-        try:
-            while not await self._read_on(new):
-                pass
-        except BaseException:
-            # Failed or cancelled half-way: the next read hands out what this one took.
-            with self._lock:
-                self._unclaimed = new + self._unclaimed
-            raise
+        ended = False
+        while not ended:
+            state = self._state
+            fetched = await fetch(self._storage, self._path, state.position)
+            if fetched is NOTHING_NEW:
+                return
+            if fetched.replaced:
+                self._restart(state)
+            else:
+                ended = await self._take_all(state, fetched, new) and fetched.at_end
         self._warn_once()
-        return new
 
-    def _claim(self) -> list[Record]:
-        if not self._unclaimed:
-            return []
-        with self._lock:
-            claimed, self._unclaimed = self._unclaimed, []
-        return claimed
-
-    async def _read_on(self, new: list[Record]) -> bool:
-        """One fetch, its records added to `new`; whether the file ended there."""
-        state = self._state
-        fetched = await fetch(self._storage, self._path, state.position)
-        if fetched.replaced:
-            self._restart(state)
-            return False
-        for index, piece in enumerate(pieces(fetched.data)):
+    async def _take_all(self, state: _State, fetched: Fetched, new: list[Record] | None) -> bool:
+        """Move on over what was fetched after `state`, or return `False` when another caller was faster."""
+        for index, piece in enumerate(pieces(fetched.data, fetched.start)):
             if index:
                 await breathe()
-            after = self._take(state, piece, new, at_end=fetched.at_end)
+            after = self._take(state, piece, new)
             if after is None:
                 return False
             state = after
-        return fetched.at_end
+        return True
+
+    def _claim(self) -> list[Record]:
+        with self._lock:
+            claimed, self._unclaimed = self._unclaimed, []
+        return claimed
 
     def _restart(self, state: _State) -> None:
         with self._lock:
             if self._state is state:
                 self._state = state.restart()
 
-    def _take(self, state: _State, piece: bytes, new: list[Record], *, at_end: bool) -> _State | None:
+    def _take(self, state: _State, piece: bytes, new: list[Record] | None) -> _State | None:
         """Parse the piece after `state` and move on, or `None` when another caller was faster."""
         with self._lock:
             if self._state is not state:
                 return None
-            step = take(state.position, piece, at_end=at_end)
-            self._keys.update(*step.parsed.records)
+            step = take(state.position, piece)
+            records = step.parsed.records
+            self._keys.update(*records)
             after = state.after(step, len(piece)).within(self._max_records, self._max_bytes)
             self._state = after
-        new += step.parsed.records
+        if new is not None:
+            new += records
         return after
 
     def _warn_once(self) -> None:

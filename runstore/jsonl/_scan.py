@@ -15,9 +15,20 @@ from runstore.jsonl._position import ANCHOR_SIZE, Bookmark, Position
 from runstore.storage._base import Storage
 from runstore.storage._bridge import breathe
 
-__all__ = ["Fetched", "Step", "end_of_file", "fetch", "open_bookmark", "pieces", "read_records", "take"]
+__all__ = [
+    "NOTHING_NEW",
+    "Fetched",
+    "Step",
+    "end_of_file",
+    "fetch",
+    "open_bookmark",
+    "pieces",
+    "read_records",
+    "take",
+]
 
-FETCH_SIZE = 4 * 1024 * 1024
+# More at a time, and the last pieces are out of the processor's cache again when they are parsed.
+FETCH_SIZE = 1024 * 1024
 PIECE_SIZE = 128 * 1024
 # A longer tail is tried as a record only when it ends like one; a shorter one whenever a brace came.
 LONG_TAIL = 64 * 1024
@@ -27,11 +38,16 @@ class Fetched(NamedTuple):
     """What one storage operation found after a position."""
 
     data: bytes
-    """The bytes that follow what the position knows."""
+    """The bytes read; those from `start` on are new."""
+    start: int
+    """How many bytes of `data` the position knows already."""
     at_end: bool
     """Whether the file ends after them."""
     replaced: bool
     """Whether the file is another one now, or gone: nothing of the position holds any more."""
+
+
+NOTHING_NEW = Fetched(b"", 0, at_end=True, replaced=False)
 
 
 async def fetch(storage: Storage, path: str, position: Position, size: int = FETCH_SIZE) -> Fetched:
@@ -44,31 +60,33 @@ async def fetch(storage: Storage, path: str, position: Position, size: int = FET
         size: Bytes to read at most; more where the tail is longer, so that a long line costs
             few rounds.
     """
-    known = (position.anchor + position.tail)[-ANCHOR_SIZE:] if position.tail else position.anchor
-    size = max(size, len(position.tail)) if position.tail else size
+    known = position.known
+    if position.tail:
+        size = max(size, len(position.tail))
     try:
         data = await storage.aread_range(path, position.fetched - len(known), len(known) + size)
     except NotFoundError:
-        return Fetched(b"", at_end=True, replaced=position.fetched > 0)
+        return Fetched(b"", 0, at_end=True, replaced=True) if position.fetched else NOTHING_NEW
+    if data == known and size:
+        return NOTHING_NEW
     if not data.startswith(known):
-        return Fetched(b"", at_end=False, replaced=True)
-    return Fetched(data[len(known) :], len(data) < len(known) + size, replaced=False)
+        return Fetched(b"", 0, at_end=False, replaced=True)
+    return Fetched(data, len(known), len(data) < len(known) + size, replaced=False)
 
 
-def pieces(data: bytes) -> Iterator[bytes]:
-    """Cut fetched bytes after newlines into pieces to parse; the last one may lack its newline."""
-    start = 0
+def pieces(data: bytes, start: int = 0) -> Iterator[bytes]:
+    """Cut bytes after newlines into pieces to parse; the last one may lack its newline."""
     while len(data) - start > PIECE_SIZE:
         end = data.rfind(b"\n", start, start + PIECE_SIZE) + 1 or data.find(b"\n", start + PIECE_SIZE) + 1
         if not end:
             break
         yield data[start:end]
         start = end
-    whole = data.rfind(b"\n", start) + 1
-    if whole:
+    whole = data.rfind(b"\n", start) + 1 or start
+    if whole > start:
         yield data[start:whole]
-    if max(whole, start) < len(data):
-        yield data[max(whole, start) :]
+    if whole < len(data):
+        yield data[whole:]
 
 
 class Step(NamedTuple):
@@ -78,29 +96,26 @@ class Step(NamedTuple):
     position: Position
 
 
-def take(position: Position, piece: bytes, *, at_end: bool) -> Step:
+def take(position: Position, piece: bytes) -> Step:
     """Parse the piece that follows a position.
+
+    Complete objects of a line whose newline has not come yet are records already: whatever follows
+    them does not change them.
 
     Args:
         position: The place that the piece follows.
         piece: Whole lines, or bytes without a newline.
-        at_end: Whether nothing follows the piece for now, so that a line without its newline may be
-            a whole record all the same.
     """
     if piece.endswith(b"\n"):
         data = position.tail + piece if position.tail else piece
         parsed = parse_lines(data)
-        return Step(parsed, position.advance(data, data.count(b"\n"), b""))
+        return Step(parsed, position.advance(data, parsed.lines, b""))
     tail = position.tail + piece
-    if at_end and _may_end_a_record(tail, piece):
+    if b"}" in piece and (len(tail) <= LONG_TAIL or tail[-LONG_TAIL:].rstrip().endswith(b"}")):
         parsed, consumed = parse_tail(tail)
         if consumed:
             return Step(parsed, position.advance(tail[:consumed], 0, tail[consumed:]))
-    return Step(Parsed([], []), Position(position.offset, position.anchor, tail, position.line))
-
-
-def _may_end_a_record(tail: bytes, grown: bytes) -> bool:
-    return b"}" in grown and (len(tail) <= LONG_TAIL or tail.rstrip().endswith(b"}"))
+    return Step(Parsed([], []), position._replace(tail=tail))
 
 
 async def open_bookmark(storage: Storage, path: str, bookmark: Bookmark) -> Position | None:
@@ -127,10 +142,10 @@ async def end_of_file(storage: Storage, path: str) -> Position:
         except NotFoundError:
             break
         newline = data.rfind(b"\n")
-        if newline >= 0 or start == 0:
+        if newline >= ANCHOR_SIZE or start == 0:
             before = data[: newline + 1]
             whole = Position(start + len(before), before[-ANCHOR_SIZE:], line=None)
-            return take(whole, data[newline + 1 :], at_end=True).position
+            return take(whole, data[newline + 1 :]).position
         window *= 8
     return Position()
 
@@ -146,8 +161,8 @@ async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Recor
         if fetched.replaced:
             position = Position()
             continue
-        for piece in pieces(fetched.data):
-            parsed, position = take(position, piece, at_end=fetched.at_end)
+        for piece in pieces(fetched.data, fetched.start):
+            parsed, position = take(position, piece)
             yield parsed.records
             await breathe()
         if fetched.at_end:
