@@ -53,9 +53,11 @@ def _run(names: list[str], *, quick: bool) -> list[Row | Growth]:
         bench = Bench(Path(folder), QUICK if quick else FULL, peer)
         for name in names:
             start = time.perf_counter()
-            print(f"{name} ", end="", flush=True)
-            results += BENCHMARKS[name](bench)
-            print(f"{time.perf_counter() - start:.0f} s", flush=True)
+            found = BENCHMARKS[name](bench)
+            print(f"{name}: {time.perf_counter() - start:.0f} s")
+            for result in found:
+                print(f"  {result.summary()}", flush=True)
+            results += found
     return results
 
 

@@ -87,6 +87,16 @@ class Row:
             goals.append(f"≤ {self.unit.show(self.at_most)}{self.unit}")
         return goals
 
+    def summary(self) -> str:
+        """The row in one line."""
+        over_peer, over_limit = self.over_peer(), self.over_limit()
+        return (
+            f"{self.what}: {self.samples['runstore'].show(self.unit)}"
+            + ("" if over_peer is None else f", {over_peer:.1f} x peer")
+            + ("" if over_limit is None else f", {over_limit:.2f} of limit")
+            + (f"; MISSED {', '.join(self.goals())}" if self.missed() else "")
+        )
+
     def missed(self) -> bool:
         """Whether a goal is missed; one against a contender that is not there cannot be."""
         over_peer, over_limit = self.over_peer(), self.over_limit()
@@ -110,6 +120,11 @@ class Growth:
     def growth(self) -> float:
         """The cost at the largest size over the cost at the smallest."""
         return self.samples[-1].over(self.samples[0])
+
+    def summary(self) -> str:
+        """The row in one line."""
+        missed = f"; MISSED <= {self.at_most:g} x" if self.missed() else ""
+        return f"{self.what}: {self.samples[0].show(self.unit)}, grows {self.growth():.2f} x{missed}"
 
     def missed(self) -> bool:
         """Whether the cost grows by more than the goal allows."""
