@@ -36,13 +36,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 def blocking_detection() -> Iterator[None]:
     """A blocking call of the package on a running event loop fails the test.
 
-    One exception: sync twins that are called on purpose inside a loop, which `drive` runs in place.
+    One exception: sync twins that are called on purpose inside a loop. `drive` runs them in place, and
+    `call_on_io_loop` waits for the I/O loop.
     """
     blockbuster = BlockBuster(scanned_modules=["runstore"])
     for name in WATCHED:
         blockbuster.functions[f"os.{name}"] = BlockBusterFunction(os, name, scanned_modules=["runstore"])
     for function in blockbuster.functions.values():
-        function.can_block_in("storage/_bridge.py", {"drive"})
+        function.can_block_in("storage/_bridge.py", {"drive", "call_on_io_loop"})
     blockbuster.activate()
     yield
     blockbuster.deactivate()

@@ -8,43 +8,55 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import NamedTuple, TypeVar
 
-from runstore.storage import _files
-from runstore.storage._bridge import in_thread, on_fork, running_loop, settle
+from runstore.storage._bridge import in_thread, is_inline, on_fork, running_loop, settle
 
-__all__ = ["queue_append"]
+__all__ = ["Append", "in_turn", "queue_append"]
+
+T = TypeVar("T")
 
 
-class _Append(NamedTuple):
+class Append(NamedTuple):
+    """Bytes to append."""
+
     data: bytes
     whole_lines: bool
+    """Keep them apart from an unfinished last line."""
     durable: bool
+    """Sync the file to the disk before returning."""
+
+
+AppendAll = Callable[[Sequence[Append]], Sequence[BaseException | None]]
+"""A blocking call that appends in order and gives each its own outcome."""
 
 
 class _Waiting(NamedTuple):
-    append: _Append
+    append: Append
     done: asyncio.Future[None]
 
 
 class _Queue:
     """The appends of one loop to one file, alive while one of them is under way."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, key: Hashable, append_all: AppendAll) -> None:
         self._loop = loop
-        self._path = path
+        self._key = key
+        self._append_all = append_all
         self._waiting: dict[asyncio.Future[None], _Waiting] = {}
         self._commit: asyncio.Task[None] | None = None
 
-    async def lead(self, append: _Append) -> None:
+    async def lead(self, append: Append) -> None:
         """Append at once, then start what came meanwhile."""
         try:
-            await in_thread(_files.append, self._path, *append)
+            (error,) = await in_thread(self._append_all, [append])
         finally:
             self._commit_waiting()
+        if error is not None:
+            raise error
 
-    async def follow(self, append: _Append) -> None:
+    async def follow(self, append: Append) -> None:
         """Append with the next commit."""
         entry = _Waiting(append, self._loop.create_future())
         self._waiting[entry.done] = entry
@@ -61,14 +73,12 @@ class _Queue:
             batch, self._waiting = list(self._waiting.values()), {}
             self._commit = self._loop.create_task(self._write(batch))
         else:
-            _queues.forget(self._loop, self._path)
+            _queues.forget(self._loop, self._key)
 
     async def _write(self, batch: list[_Waiting]) -> None:
-        items = [(entry.append.data, entry.append.whole_lines) for entry in batch]
-        durable = any(entry.append.durable for entry in batch)
         outcomes: Sequence[BaseException | None] = [asyncio.CancelledError()] * len(batch)
         try:
-            outcomes = await in_thread(_files.append_all, self._path, items, durable)
+            outcomes = await in_thread(self._append_all, [entry.append for entry in batch])
         finally:
             for entry, error in zip(batch, outcomes, strict=True):
                 _finish(entry.done, error)
@@ -94,34 +104,61 @@ class _Queues:
         on_fork(self)
 
     def after_fork(self) -> None:
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Queue]]
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Queue]]
         self._by_loop = weakref.WeakKeyDictionary()
 
-    async def append(self, path: str, append: _Append) -> None:
+    async def append(self, key: Hashable, append_all: AppendAll, append: Append) -> None:
         loop = running_loop()
         queues = self._by_loop.get(loop)
         if queues is None:
             queues = self._by_loop.setdefault(loop, {})
-        queue = queues.get(path)
+        queue = queues.get(key)
         if queue is not None:
             return await queue.follow(append)
-        queue = queues[path] = _Queue(loop, path)
+        queue = queues[key] = _Queue(loop, key, append_all)
         return await queue.lead(append)
 
-    def forget(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
-        self._by_loop[loop].pop(path, None)
+    def forget(self, loop: asyncio.AbstractEventLoop, key: Hashable) -> None:
+        self._by_loop[loop].pop(key, None)
 
 
 _queues = _Queues()
 
 
-async def queue_append(path: str, data: bytes, whole_lines: bool, durable: bool) -> None:
+async def queue_append(key: Hashable, append_all: AppendAll, append: Append) -> None:
     """Append to a file as a caller on an event loop.
 
     Args:
-        path: Full path.
-        data: Bytes to append.
-        whole_lines: Keep them apart from an unfinished last line.
-        durable: Sync the file to the disk before returning.
+        key: What tells the file from all others.
+        append_all: How to append to it.
+        append: What to append.
     """
-    await _queues.append(path, _Append(data, whole_lines, durable))
+    await _queues.append(key, append_all, append)
+
+
+class _Turns:
+    """A lock for each thing that several tasks of a loop do one after the other."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        self._by_loop: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, asyncio.Lock]
+        ] = weakref.WeakKeyDictionary()
+
+    def lock(self, key: Hashable) -> asyncio.Lock:
+        locks = self._by_loop.setdefault(running_loop(), weakref.WeakValueDictionary())
+        return locks.setdefault(key, asyncio.Lock())
+
+
+_turns = _Turns()
+
+
+async def in_turn(key: Hashable, call: Callable[[], Awaitable[T]]) -> T:
+    """The result of `call()`, run when all earlier calls of this loop with the same key are over."""
+    if is_inline():
+        return await call()
+    async with _turns.lock(key):
+        return await call()

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from runstore.storage import _bridge
-from runstore.storage._paths import check_path, storage_join
+from runstore.storage._append_queue import in_turn
+from runstore.storage._paths import check_file, check_path, storage_join
 
 __all__ = ["AsyncStorage", "Storage", "StorageEntry", "StorageStat"]
 
@@ -69,6 +70,10 @@ class AsyncStorage(ABC):
     @abstractmethod
     def url(self, path: str = "") -> str:
         """URI of a path, for people and for tools that take URIs; no secret is ever part of it."""
+
+    def identity(self) -> Hashable:
+        """A key under which work is shared: storages with equal keys hold the same files."""
+        return self
 
     @abstractmethod
     async def aread(self, path: str) -> bytes:
@@ -134,11 +139,16 @@ class AsyncStorage(ABC):
         """Append whole lines, so that they stay apart from what a crashed writer left unfinished.
 
         If the last byte of the file is not a newline, one is written first, in the same operation.
+        The lines of one event loop land in the order of their calls.
 
         Args:
             path: The file.
             data: One or more lines, each with its newline.
         """
+        key = (self.identity(), check_file(path))
+        await in_turn(key, partial(self._append_apart, path, data))
+
+    async def _append_apart(self, path: str, data: bytes) -> None:
         stat = await self.astat(path)
         if stat is not None and stat.size:
             last = await self.aread_range(path, stat.size - 1, 1)
@@ -163,6 +173,7 @@ class AsyncStorage(ABC):
             starting: Only files whose path relative to the folder starts so. Folders that cannot
                 hold such a file are not entered.
         """
+        check_path(prefix)
         found: list[StorageEntry] = []
         folders = [""]
         while folders:
@@ -227,10 +238,6 @@ class Storage(AsyncStorage):
             EventLoopError: The calling thread is the I/O loop's own; await the async twin there.
         """
         return _bridge.call_on_io_loop(function, *args, **kwargs)
-
-    def identity(self) -> Hashable:
-        """A key under which followers share work: storages with equal keys hold the same files."""
-        return self
 
     def read(self, path: str) -> bytes:
         """Sync twin of `aread`."""

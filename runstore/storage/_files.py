@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 from runstore.errors import RunStoreError
+from runstore.storage._append_queue import Append
 from runstore.storage._base import StorageEntry, StorageStat
 from runstore.storage._errors import ABSENT, storage_error, write_error
 from runstore.storage._replace import TEMP_SUFFIX, remove_abandoned, replace, write_all
@@ -65,12 +66,14 @@ def append(path: str, data: bytes, whole_lines: bool, durable: bool) -> None:
         raise write_error(error, path) from error
 
 
-def append_all(path: str, items: Sequence[tuple[bytes, bool]], durable: bool) -> list[RunStoreError | None]:
-    """Append several (data, whole_lines) in order, in few writes; each gets its own outcome."""
+def append_all(path: str, appends: Sequence[Append]) -> list[RunStoreError | None]:
+    """Append several in order, in few writes; each gets its own outcome."""
     outcomes: list[RunStoreError | None] = []
-    while len(outcomes) < len(items):
-        run = _next_run(items, len(outcomes))
-        written, error = _append(path, b"".join(data for data, _ in run), run[0][1], durable)
+    while len(outcomes) < len(appends):
+        run = _next_run(appends, len(outcomes))
+        data = run[0].data if len(run) == 1 else b"".join([append.data for append in run])
+        durable = any(append.durable for append in run)
+        written, error = _append(path, data, run[0].whole_lines, durable)
         if error is None:
             outcomes += [None] * len(run)
             continue
@@ -80,22 +83,26 @@ def append_all(path: str, items: Sequence[tuple[bytes, bool]], durable: bool) ->
     return outcomes
 
 
-def _next_run(items: Sequence[tuple[bytes, bool]], start: int) -> Sequence[tuple[bytes, bool]]:
-    """The items from `start` on that go into one write."""
+def _next_run(appends: Sequence[Append], start: int) -> Sequence[Append]:
+    """The appends from `start` on that go into one write."""
     size, end = 0, start
-    while end < len(items) and items[end][1] == items[start][1] and size < LARGEST_COMMIT:
-        size += len(items[end][0])
+    while (
+        end < len(appends)
+        and appends[end].whole_lines == appends[start].whole_lines
+        and size < LARGEST_COMMIT
+    ):
+        size += len(appends[end].data)
         end += 1
-    return items[start:end]
+    return appends[start:end]
 
 
 def _outcomes_of_failure(
-    run: Sequence[tuple[bytes, bool]], written: int, failure: RunStoreError
+    run: Sequence[Append], written: int, failure: RunStoreError
 ) -> list[RunStoreError | None]:
-    """Items whole in the file succeeded, the next one failed, those after it are still to be tried."""
+    """Those whole in the file succeeded, the next one failed, those after it are still to be tried."""
     outcomes: list[RunStoreError | None] = []
-    for data, _ in run:
-        written -= len(data)
+    for append in run:
+        written -= len(append.data)
         if written < 0:
             return [*outcomes, failure]
         outcomes.append(None)

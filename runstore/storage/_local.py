@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from runstore.errors import InvalidInputError
 from runstore.storage import _files
-from runstore.storage._append_queue import queue_append
+from runstore.storage._append_queue import Append, queue_append
 from runstore.storage._base import Storage, StorageEntry, StorageStat
 from runstore.storage._bridge import drive, in_thread, is_inline, pause
 from runstore.storage._local_watch import TICK, wait_for_change
@@ -100,7 +101,8 @@ class LocalStorage(Storage):
         if is_inline():
             _files.append(full, data, whole_lines, self._fsync)
         else:
-            await queue_append(full, data, whole_lines, self._fsync)
+            append = Append(data, whole_lines, self._fsync)
+            await queue_append(full, partial(_files.append_all, full), append)
 
     async def astat(self, path: str) -> StorageStat | None:
         return await in_thread(_files.stat_file, self._full(path))

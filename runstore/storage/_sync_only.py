@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from runstore.errors import RunStoreError
+from runstore.storage._append_queue import Append, queue_append
 from runstore.storage._base import Storage, StorageEntry, StorageStat
-from runstore.storage._bridge import drive, in_thread
+from runstore.storage._bridge import drive, in_thread, is_inline
 from runstore.storage._errors import storage_error, write_error
 from runstore.storage._paths import check_file, check_path, check_range, storage_join
 
@@ -70,7 +72,7 @@ class SyncOnlyStorage(Storage):
         return id(self.wrapped)
 
     def url(self, path: str = "") -> str:
-        return self.wrapped.url(path)
+        return self.wrapped.url(check_path(path))
 
     def run_sync(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
@@ -88,7 +90,41 @@ class SyncOnlyStorage(Storage):
         await self._call(self.wrapped.write, check_file(path), data, to_error=write_error)
 
     async def aappend(self, path: str, data: bytes) -> None:
-        await self._call(self.wrapped.append, check_file(path), data, to_error=write_error)
+        await self._append(check_file(path), Append(data, whole_lines=False, durable=False))
+
+    async def aappend_lines(self, path: str, data: bytes) -> None:
+        await self._append(check_file(path), Append(data, whole_lines=True, durable=False))
+
+    async def _append(self, path: str, append: Append) -> None:
+        append_all = partial(self._append_all, path)
+        if is_inline():
+            (error,) = append_all([append])
+            if error is not None:
+                raise error
+        else:
+            await queue_append((id(self.wrapped), path), append_all, append)
+
+    def _append_all(self, path: str, appends: Sequence[Append]) -> list[BaseException | None]:
+        return [self._outcome(path, data, whole_lines) for data, whole_lines, _ in appends]
+
+    def _outcome(self, path: str, data: bytes, whole_lines: bool) -> BaseException | None:
+        try:
+            self.wrapped.append(path, self._apart(path, data) if whole_lines else data)
+        except RunStoreError as error:
+            return error
+        except OSError as error:
+            failure = write_error(error, path)
+            failure.__cause__ = error
+            return failure
+        except Exception as error:  # noqa: BLE001  it belongs to the caller of this append
+            return error
+        return None
+
+    def _apart(self, path: str, data: bytes) -> bytes:
+        """Whole lines, with a newline before them if the last line of the file is unfinished."""
+        stat = self._stat(path)
+        torn = stat and stat.size and self.wrapped.read_range(path, stat.size - 1, 1) not in {b"", b"\n"}
+        return b"\n" + data if torn else data
 
     async def astat(self, path: str) -> StorageStat | None:
         return await self._call(self._stat, check_path(path))
