@@ -16,6 +16,7 @@ import decimal
 import enum
 import json
 import math
+import numbers
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -111,10 +112,10 @@ def to_plain(value: Any) -> Any:
 
 
 _CONVERSIONS: list[tuple[type | tuple[type, ...], Convert]] = [
+    (enum.Enum, lambda value: value.value),
     ((float, decimal.Decimal), float),
     (int, int),
-    (str, str),
-    (enum.Enum, lambda value: value.value),
+    (str, str.__str__),
     ((dt.datetime, dt.date, dt.time), lambda value: value.isoformat()),
     (uuid.UUID, str),
     (Mapping, dict),
@@ -130,6 +131,8 @@ def _array_to_plain(value: Any) -> Any:
             plain = method()
             if type(plain) is not type(value):
                 return plain
+    if isinstance(value, numbers.Real):  # numpy's long double, fractions
+        return float(value)
     msg = f"{type(value).__module__}.{type(value).__qualname__}"
     raise TypeError(msg)
 
@@ -195,7 +198,7 @@ def _plain_tree(value: Any, convert: Convert, path: str, above: tuple[int, ...])
 def _convert(value: Any, convert: Convert, path: str) -> Any:
     try:
         return convert(value)
-    except TypeError as error:
+    except Exception as error:  # a foreign type's own method may raise anything
         msg = (
             f"{path or 'the value'} is a {type(value).__qualname__}, which has no JSON form: "
             "convert it to a number, string, list or dict first"
@@ -206,13 +209,19 @@ def _convert(value: Any, convert: Convert, path: str) -> Any:
 def _plain_key(key: Any, convert: Convert, path: str) -> str:
     if type(key) is str:
         return key
+    if isinstance(key, enum.Enum):
+        return _plain_key(key.value, convert, path)
     if isinstance(key, str):
-        return str(key)
+        return str.__str__(key)
     if key is None or isinstance(key, bool | int | float):
         return json.dumps(int(key) if isinstance(key, int) and not isinstance(key, bool) else key)
     if convert is to_readable:
         return str(convert(key))
-    plain = _convert(key, convert, f"the key {key!r} of {path or 'the record'}")
+    place = f"the key {key!r} of {path or 'the record'}"
+    plain = _convert(key, convert, place)
+    if isinstance(plain, list | dict):
+        msg = f"{place} is a {type(key).__qualname__}, which cannot name a value in JSON: use a string"
+        raise UnstorableValueError(msg)
     return _plain_key(plain, convert, path)
 
 

@@ -58,19 +58,28 @@ class _Poller:
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self._path = path
-        self._changed = threading.Condition()
-        self._waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        self.after_fork()
+        on_fork(self)
         self._chunks: deque[_Chunk] = deque()
         self._kept_size = 0
         self._head: _Head | None = None
         self._followers: dict[int, float] = {}
         self._task: Future[None] | None = None
 
+    def after_fork(self) -> None:
+        """Forget who waits, in a forked child: those threads and loops are the parent's."""
+        self._changed = threading.Condition()
+        self._waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+
     def join(self, follower: int, interval: float) -> None:
         self._followers[follower] = interval
         if self._task is None:
             self._task = spawn_on_io_loop(self._run)
-            self._task.add_done_callback(lambda _: self.wake())
+            self._task.add_done_callback(self._end)
+
+    def _end(self, _: Future[None]) -> None:
+        _pollers.drop(self, self._storage, self._path)
+        self.wake()
 
     def leave(self, follower: int) -> None:
         self._followers.pop(follower, None)
@@ -188,7 +197,6 @@ class _Pollers:
         on_fork(self)
 
     def after_fork(self) -> None:
-        # Reentrant: a follower may be collected, and so leave, while this thread holds it.
         self._lock = threading.RLock()
         self._by_file: dict[tuple[Hashable, str], _Poller] = {}
 
@@ -202,18 +210,24 @@ class _Pollers:
             return poller
 
     def leave(self, storage: Storage, path: str, follower: int) -> None:
-        with self._lock:
-            poller = self._by_file.get((storage.identity(), path))
-            if poller is not None:
-                poller.leave(follower)
+        # Without the lock: a follower may be collected, and so leave, while any lock is held.
+        poller = self._by_file.get((storage.identity(), path))
+        if poller is not None:
+            poller.leave(follower)
 
     def retire(self, poller: _Poller, storage: Storage, path: str) -> bool:
         """Whether nobody follows that file any more, so that its poller may end."""
         with self._lock:
             if poller.followed:
                 return False
-            self._by_file.pop((storage.identity(), path), None)
+            self.drop(poller, storage, path)
             return True
+
+    def drop(self, poller: _Poller, storage: Storage, path: str) -> None:
+        """Forget a poller that ended."""
+        with self._lock:
+            if self.current(storage, path) is poller:
+                del self._by_file[storage.identity(), path]
 
     def current(self, storage: Storage, path: str) -> _Poller | None:
         return self._by_file.get((storage.identity(), path))

@@ -24,7 +24,8 @@ def to_readable(value: Any) -> Any:
         if isinstance(value, kind):
             return convert(value)
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
-        return f"{value.__module__}.{value.__qualname__}"
+        module = getattr(value, "__module__", None)  # a method of a builtin type has none
+        return f"{module}.{value.__qualname__}" if module else value.__qualname__
     return _object_to_readable(value)
 
 
@@ -35,7 +36,7 @@ def _object_to_readable(value: Any) -> Any:
     for name in ("model_dump", "to_dict", "tolist"):
         method = getattr(value, name, None)
         if callable(method):
-            with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            with contextlib.suppress(Exception):
                 result = method()
                 if type(result) is not type(value):
                     return result

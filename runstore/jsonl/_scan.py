@@ -50,17 +50,19 @@ class Fetched(NamedTuple):
 NOTHING_NEW = Fetched(b"", 0, at_end=True, replaced=False)
 
 
-async def fetch(storage: Storage, path: str, position: Position, size: int = FETCH_SIZE) -> Fetched:
+async def fetch(storage: Storage, path: str, position: Position, size: int | None = None) -> Fetched:
     """Read what follows a position, together with the bytes that tell whether it still holds.
 
     Args:
         storage: Where the file is.
         path: The file; missing counts as empty.
         position: The last known place.
-        size: Bytes to read at most; more where the tail is longer, so that a long line costs
-            few rounds.
+        size: Bytes to read at most, `FETCH_SIZE` when not given; more where the tail is longer, so
+            that a long line costs few rounds.
     """
     known = position.known
+    if size is None:
+        size = FETCH_SIZE
     if position.tail:
         size = max(size, len(position.tail))
     try:
