@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +13,8 @@ import typer
 from runstore import InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
 from runstore.cli._demo import new_folder, run_demo
 from runstore.cli._plot import LARGEST, Point
-from runstore.cli._scan import summarize
-from runstore.cli._text import flatten, lookup, number, printable
+from runstore.cli._scan import Curve, read_curves, summarize
+from runstore.cli._text import printable
 from runstore.cli._view import View
 
 __all__ = ["app"]
@@ -31,7 +30,8 @@ Run = Annotated[
     str, typer.Argument(metavar="RUN", help="The folder of a run, as a path or URI.", show_default=False)
 ]
 
-RUN_FILES = {"config.json", "metrics.jsonl", "timing_spans.jsonl", "checkpoints.jsonl", "code.diff"}
+METRICS = "metrics.jsonl"
+RUN_FILES = {"config.json", METRICS, "timing_spans.jsonl", "checkpoints.jsonl", "code.diff"}
 NEAR_MATCHES = 6
 
 
@@ -74,7 +74,7 @@ def show(run: Run) -> None:
     store, view = open_run(run), View()
     view.line(store.url(), "bold")
     view.config(store.read_config())
-    view.metrics(summarize(store.storage, "metrics.jsonl"))
+    view.metrics(summarize(store.storage, METRICS))
     view.iterations(store.list_iterations())
     view.checkpoints(store.read_checkpoint_records())
     view.files([entry for entry in store.storage.scan("") if entry.path in RUN_FILES])
@@ -123,44 +123,41 @@ def plot(
 ) -> None:
     """Plot metrics against their step."""
     store, view = open_run(run), View()
-    records = store.read_metrics()
-    by_step = store.read_metrics_by_step()
+    curves = read_curves(store.storage, METRICS, keys)
     # All of them before the first is drawn: a wrong key gives the error and nothing else.
-    curves = {key: curve(key, by_step, records) for key in keys}
-    for key, (points, x_label) in curves.items():
-        view.plot(key, points, x_label, height)
-
-
-def curve(
-    key: str, by_step: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
-) -> tuple[list[Point], str]:
-    """The finite values of a key by step, or by number of the record where no step goes with them."""
-    stepped = [(row["step"], lookup(row, key)) for row in by_step]
-    for pairs, x_label in (
-        (stepped, "step"),
-        (list(enumerate(lookup(row, key) for row in records)), "record"),
-    ):
-        points = [(float(x), float(y)) for x, y in pairs if is_drawable(x) and is_drawable(y)]
+    for key, curve in curves.items():
+        if not (
+            any(map(is_drawable, curve.by_step.values())) or any(map(is_drawable, curve.by_record.values()))
+        ):
+            raise InvalidInputError(why_no_curve(key, store))
+    for key, curve in curves.items():
+        points = drawable_points(curve.by_step)
         if points:
-            return points, x_label
-    raise InvalidInputError(why_no_curve(key, records))
+            view.plot(key, points, "step", height)
+        else:
+            view.plot(key, drawable_points(curve.by_record), "record", height)
+
+
+def drawable_points(values: Mapping[int, Any]) -> list[Point]:
+    return [
+        (float(x), float(values[x])) for x in sorted(values) if abs(x) < LARGEST and is_drawable(values[x])
+    ]
 
 
 def is_drawable(value: object) -> bool:
-    figure = number(value)
-    return figure is not None and math.isfinite(figure) and abs(figure) < LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
-def why_no_curve(key: str, records: Sequence[Mapping[str, Any]]) -> str:
-    known = sorted({name for record in records for name, _ in flatten(record)} - {"step"})
+def why_no_curve(key: str, store: TrainingRunStore) -> str:
+    known = sorted(summarize(store.storage, METRICS).series)
     if key in known:
         return f"no value of {key!r} is a finite number"
     if not known:
-        return "the run has no metrics yet"
+        return f"there are no metrics yet in {store.url(METRICS)}"
     inside = [name for name in known if key.lower() in name.lower()]
     near = dict.fromkeys([*difflib.get_close_matches(key, known, NEAR_MATCHES), *inside])
     listed = list(near or known)[:NEAR_MATCHES]
-    kind = "near it are" if near else f"of {len(known)} keys, the first are"
+    kind = "close to it" if near else f"the first of {len(known)} keys"
     return f"no metric is called {key!r}; {kind}: {', '.join(map(printable, listed))}"
 
 

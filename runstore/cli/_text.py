@@ -7,7 +7,7 @@ from typing import Any
 
 from runstore import strict_json
 
-__all__ = ["flatten", "lookup", "number", "one_line", "printable", "record_line", "short"]
+__all__ = ["flatten", "lookup", "one_line", "printable", "record_line", "short"]
 
 LONGEST_VALUE = 60
 
@@ -31,11 +31,6 @@ def lookup(record: Mapping[str, Any], key: str) -> Any:
             if found is not None:
                 return found
     return None
-
-
-def number(value: Any) -> float | int | None:
-    """The value, if it is a number to compare or plot."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def printable(text: str) -> str:
