@@ -12,8 +12,8 @@ import typer
 
 from runstore import InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
 from runstore.cli._demo import new_folder, run_demo
-from runstore.cli._plot import LARGEST, Point
-from runstore.cli._scan import Curve, read_curves, summarize
+from runstore.cli._plot import LARGEST
+from runstore.cli._scan import read_curves, summarize
 from runstore.cli._text import printable
 from runstore.cli._view import View
 
@@ -126,26 +126,23 @@ def plot(
     curves = read_curves(store.storage, METRICS, keys)
     # All of them before the first is drawn: a wrong key gives the error and nothing else.
     for key, curve in curves.items():
-        if not (
-            any(map(is_drawable, curve.by_step.values())) or any(map(is_drawable, curve.by_record.values()))
-        ):
+        if not (has_points(curve.by_step) or has_points(curve.by_record)):
             raise InvalidInputError(why_no_curve(key, store))
     for key, curve in curves.items():
-        points = drawable_points(curve.by_step)
-        if points:
-            view.plot(key, points, "step", height)
-        else:
-            view.plot(key, drawable_points(curve.by_record), "record", height)
+        values, x_label = (
+            (curve.by_step, "step") if has_points(curve.by_step) else (curve.by_record, "record")
+        )
+        points = [(float(x), float(values[x])) for x in sorted(values) if is_drawable(x, values[x])]
+        view.plot(key, points, x_label, height)
 
 
-def drawable_points(values: Mapping[int, Any]) -> list[Point]:
-    return [
-        (float(x), float(values[x])) for x in sorted(values) if abs(x) < LARGEST and is_drawable(values[x])
-    ]
+def has_points(values: Mapping[int, Any]) -> bool:
+    return any(is_drawable(x, y) for x, y in values.items())
 
 
-def is_drawable(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+def is_drawable(x: int, y: Any) -> bool:
+    is_number = isinstance(y, int | float) and not isinstance(y, bool)
+    return is_number and abs(y) < LARGEST and abs(x) < LARGEST
 
 
 def why_no_curve(key: str, store: TrainingRunStore) -> str:
