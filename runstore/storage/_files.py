@@ -118,7 +118,7 @@ def _append(path: str, data: bytes, whole_lines: bool, durable: bool) -> tuple[i
     written = 0
     try:
         if whole_lines and not _ends_a_line(descriptor) and _tail_stays_open(descriptor):
-            written, failure = _append_after_newline(descriptor, data)
+            written, failure = _append_after_torn_line(descriptor, data)
         else:
             written, failure = write_all(descriptor, data)
         if durable and failure is None:
@@ -150,6 +150,7 @@ def _tail_stays_open(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     for _ in range(TAIL_LOOKS):
         time.sleep(TAIL_LOOK_SECONDS)
+        _wait_for_writer(descriptor, size)
         if _ends_a_line(descriptor):
             return False
         size, before = os.fstat(descriptor).st_size, size
@@ -158,11 +159,22 @@ def _tail_stays_open(descriptor: int) -> bool:
     return True
 
 
-def _append_after_newline(descriptor: int, data: bytes) -> tuple[int, OSError | None]:
+def _wait_for_writer(descriptor: int, size: int) -> None:
+    """Return when a write that was under way is done, however long the system stopped its process.
+
+    Looking for holes takes the lock that a write holds (ext4, btrfs, tmpfs; on xfs reading does). So
+    a size that has not grown afterwards was not one in the middle of a write.
+    """
+    if hasattr(os, "SEEK_HOLE"):
+        with contextlib.suppress(OSError):
+            os.lseek(descriptor, max(size - 1, 0), os.SEEK_HOLE)
+
+
+def _append_after_torn_line(descriptor: int, data: bytes) -> tuple[int, OSError | None]:
     """Finish the torn last line and append, in one write; of several healers only one adds the newline."""
     with contextlib.suppress(OSError):  # without locks the worst is a blank line
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # released by closing the descriptor
-    if _ends_a_line(descriptor):
+    if not _tail_stays_open(descriptor):
         return write_all(descriptor, data)
     written, error = write_all(descriptor, b"\n" + data)
     return max(written - 1, 0), error
