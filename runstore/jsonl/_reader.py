@@ -24,8 +24,9 @@ logger = logging.getLogger("runstore")
 
 # How many malformed lines are remembered with their places.
 REMEMBERED = 100
-# Blocks of fewer records than this are joined, so that polls of one record each stay cheap to keep.
+# Blocks that together stay below both are joined, so that polls of one record each stay cheap to keep.
 SMALL_BLOCK = 256
+SMALL_BLOCK_SIZE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,11 @@ class _State(NamedTuple):
 
 
 def _add_block(blocks: tuple[_Block, ...], block: _Block) -> tuple[_Block, ...]:
-    if blocks and len(blocks[-1].records) + len(block.records) <= SMALL_BLOCK:
+    if blocks:
         last = blocks[-1]
-        return (*blocks[:-1], _Block(last.records + block.records, last.size + block.size))
+        size = last.size + block.size
+        if len(last.records) + len(block.records) <= SMALL_BLOCK and size <= SMALL_BLOCK_SIZE:
+            return (*blocks[:-1], _Block(last.records + block.records, size))
     return (*blocks, block)
 
 

@@ -82,7 +82,7 @@ def test_strict_json_holds_no_bare_number(document: dict[str, Any]) -> None:
 
 
 def test_g01_four_values_stay_four(tmp_path: Path) -> None:
-    """NaN, both infinities and None come back as four values, also by stdlib json; browsers get strict JSON."""
+    """NaN, both infinities and None stay four values, also for stdlib json; browsers get strict JSON."""
     values = {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "none": None}
     store = TrainingRunStore(tmp_path)
     store.write_metrics(values, step=1)
