@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks._all import BENCHMARKS
 from benchmarks._measure import FULL, QUICK, Bench, load_peer
-from benchmarks._report import calibrate, describe_machine, render, write_readme
+from benchmarks._report import calibrate, describe_machine, place_in_readme, render, write_readme
 from benchmarks._row import Growth, Row
 
 
@@ -20,11 +20,14 @@ def main() -> int:
     names = [name for name in BENCHMARKS if not options.only or any(part in name for part in options.only)]
     if not names:
         sys.exit(f"no benchmark's name holds {' or '.join(options.only)}; there are {', '.join(BENCHMARKS)}")
+    to_readme = options.write_readme or not (options.quick or options.only)
+    if to_readme:
+        place_in_readme()  # fails before the long run rather than after it
     before = calibrate()
     results = _run(names, quick=options.quick == "quick")
     report = f"{describe_machine(before, calibrate())}\n\n{render(results)}"
     print(f"\n{report}")
-    if options.write_readme or not (options.quick or options.only):
+    if to_readme:
         write_readme(report)
     missed = [result.what for result in results if result.missed()]
     for what in missed:

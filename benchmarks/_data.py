@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,11 @@ def lines(count: int, record: Callable[[int], Record]) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file and its folder."""
+    """Write a file and its folder, and have it look as if it had been left alone for a while."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
+    settled = time.time() - 60
+    os.utime(path, (settled, settled))
 
 
 def repeat_block(path: Path, block: bytes, size: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks._row import Growth, Row, Sample, Unit
 
-__all__ = ["calibrate", "describe_machine", "render", "write_readme"]
+__all__ = ["calibrate", "describe_machine", "place_in_readme", "render", "write_readme"]
 
 README = Path(__file__).parents[1] / "README.md"
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
@@ -105,16 +105,25 @@ def _table(head: list[str], body: list[list[str]]) -> str:
     )
 
 
+def place_in_readme(readme: Path = README) -> tuple[str, str]:
+    """What comes before and after the report in README.md.
+
+    Raises:
+        ValueError: README.md does not say where the report goes.
+    """
+    before, start, rest = readme.read_text(encoding="utf-8").partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        msg = f"{readme} has no lines {START} and {END} to write the results between"
+        raise ValueError(msg)
+    return before, after
+
+
 def write_readme(report: str, readme: Path = README) -> None:
     """Put the report where README.md shows it.
 
     Raises:
         ValueError: README.md does not say where.
     """
-    text = readme.read_text(encoding="utf-8")
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        msg = f"{readme} has no lines {START} and {END} to write the results between"
-        raise ValueError(msg)
+    before, after = place_in_readme(readme)
     readme.write_text(f"{before}{START}\n\n{report}\n\n{END}{after}", encoding="utf-8")
