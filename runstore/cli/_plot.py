@@ -60,7 +60,7 @@ class Axis:
         """The label of each cell that has one."""
         numbers = [self.low + index * self.step for index in range(self.intervals + 1)]
         largest = max(map(abs, numbers))
-        if self.step >= 1e-4 and largest < 1e7:  # noqa: PLR2004
+        if self.step >= 1e-4 and largest < 1e9:  # noqa: PLR2004
             decimals = max(0, -math.floor(math.log10(self.step) + 1e-9))
             texts = [f"{value:.{decimals}f}" for value in numbers]
         else:
@@ -81,14 +81,22 @@ def draw(points: Sequence[Point], width: int, height: int, *, ascii_only: bool =
     y_axis = Axis.over([y for _, y in points], height, ROWS_A_LABEL)
     y_labels = y_axis.labels()
     margin = max(map(len, y_labels.values()))
-    cells = max(width, NARROWEST) - margin - 2 - COLUMNS_A_LABEL // 2
-    x_axis = Axis.over([x for x, _ in points], max(cells, 2), COLUMNS_A_LABEL)
+    width = max(width, NARROWEST)
+    x_axis = _x_axis([x for x, _ in points], max(width - margin - 2 - COLUMNS_A_LABEL // 2, 2))
     rows = []
     for row, dots in enumerate(_curve(points, x_axis, y_axis)):
         label = y_labels.get(y_axis.cells - 1 - row, "")
         rows.append(f"{label:>{margin}} {'┤' if label else '│'}{dots}".rstrip())
-    rows += _x_axis_lines(x_axis, margin)
+    rows += _x_axis_lines(x_axis, margin, width)
     return [_to_ascii(row) for row in rows] if ascii_only else rows
+
+
+def _x_axis(values: Sequence[float], cells: int) -> Axis:
+    axis = Axis.over(values, cells, COLUMNS_A_LABEL)
+    longest = max(map(len, axis.labels().values()))
+    if longest < axis.cells_a_step:
+        return axis
+    return Axis.over(values, cells, longest + 2)
 
 
 def _curve(points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> list[str]:
@@ -120,12 +128,13 @@ def _y(point: Point) -> float:
     return point[1]
 
 
-def _x_axis_lines(axis: Axis, margin: int) -> list[str]:
+def _x_axis_lines(axis: Axis, margin: int, width: int) -> list[str]:
     labels = axis.labels()
     line = "".join("┬" if cell in labels else "─" for cell in range(axis.cells))
     text = " " * (margin + 2)
     for cell, label in labels.items():
-        text = text.ljust(margin + 2 + cell - len(label) // 2) + label
+        start = min(margin + 2 + cell - len(label) // 2, width - len(label))
+        text = text[:start].ljust(start) + label
     return [f"{'':{margin}} └{line}", text]
 
 

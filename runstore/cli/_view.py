@@ -54,7 +54,8 @@ class View:
     def end_live(self) -> None:
         """Leave the line on which a terminal shows the ^C that ended a command."""
         if self.console.is_terminal:
-            self.console.print()
+            # Not through the console, which prints again what it was printing when the ^C came.
+            self.console.file.write("\n")
 
     def heading(self, title: str, note: str = "") -> None:
         """Print the line above a part."""
