@@ -22,8 +22,8 @@ FOLLOWERS = 200
 PEER_INTERVAL = 0.25
 RECORDS_A_SECOND = 2_500
 
-# Called with the step of each record that a follower gets.
-Seen = Callable[[int], None]
+# Called with the records that a follower gets.
+Seen = Callable[[list[dict[str, Any]]], None]
 
 
 def many_followers(bench: Bench) -> list[Row]:
@@ -52,8 +52,7 @@ def many_followers(bench: Bench) -> list[Row]:
         async def poll(root: Path, seen: Seen) -> None:
             store = peer.TrainingRunStore(peer.LocalStorage(root))
             while True:
-                for record in await store.aread_new_metrics():
-                    seen(record["step"])
+                seen(await store.aread_new_metrics())
                 await asyncio.sleep(PEER_INTERVAL)
 
         contenders["peer"] = run("peer", poll)
@@ -70,8 +69,7 @@ def many_followers(bench: Bench) -> list[Row]:
 async def _follow(root: Path, seen: Seen) -> None:
     store = runstore.TrainingRunStore(root)
     async for batch in store.afollow_metrics(cursor="end"):
-        for record in batch.records:
-            seen(record["step"])
+        seen(batch.records)
 
 
 class _Audience:
@@ -110,12 +108,14 @@ class _Audience:
         return seconds, read / (self._path.stat().st_size - size)
 
     def _watch(self, number: int) -> Seen:
-        def seen(step: int) -> None:
-            if step < 0:
-                self._in_step.add(number)
+        def seen(records: list[dict[str, Any]]) -> None:
+            if not records:
                 return
-            self._got[number] += 1
-            if self._got[number] == self._count:
+            if records[0]["step"] < 0:
+                self._in_step.add(number)
+                records = [record for record in records if record["step"] >= 0]
+            self._got[number] += len(records)
+            if records and records[-1]["step"] == self._count - 1:
                 self._unfinished -= 1
                 if not self._unfinished:
                     self._done.set()
