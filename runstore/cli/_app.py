@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runstore import InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
+from runstore import IncrementalReader, InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
 from runstore.cli._demo import new_folder, run_demo
 from runstore.cli._plot import LARGEST
 from runstore.cli._scan import read_curves, summarize
@@ -97,8 +97,10 @@ def tail(
     try:
         cursor = "end"
         if last:
-            so_far = store.snapshot_metrics()
-            view.records(so_far.records[-last:], key or ())
+            reader = IncrementalReader(store.storage, METRICS, max_records=last)
+            reader.update()
+            so_far = reader.snapshot()
+            view.records(so_far.records, key or ())
             cursor = so_far.cursor
         follow(store, view, cursor, key or ())
     except KeyboardInterrupt:

@@ -126,8 +126,8 @@ def headline_rows(metrics: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """First, last and best value of the metrics that tell how the run went."""
     for key, best_is in HEADLINES.items():
         rows = [row for row in metrics if key in row]
-        ranked = sorted(rows, key=itemgetter(key))
-        best = ranked[-1] if best_is == "highest" else ranked[0]
+        best_of = max if best_is == "highest" else min
+        best = best_of(rows, key=itemgetter(key))
         yield key, short(rows[0][key]), short(rows[-1][key]), short(best[key]), str(best["step"])
 
 
