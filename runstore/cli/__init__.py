@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from runstore.cli._text import one_line
 from runstore.errors import MissingDependencyError, RunStoreError
 
 __all__ = ["main"]
@@ -29,7 +30,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (RunStoreError, OSError) as error:
-        sys.stderr.write(f"runstore: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"runstore: {one_line(error)}\n")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
