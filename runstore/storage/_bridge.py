@@ -290,7 +290,7 @@ def call_on_io_loop(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwa
         name = getattr(function, "__name__", repr(function))
         msg = f"a sync call on runstore's own I/O loop would wait for itself; await {name}(...) instead"
         raise EventLoopError(msg)
-    future = spawn_on_io_loop(lambda: function(*args, **kwargs))
+    future = _shared.enter_io_loop().portal.start_task_soon(lambda: function(*args, **kwargs))
     try:
         return future.result()
     except BaseException:
@@ -299,5 +299,13 @@ def call_on_io_loop(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwa
 
 
 def spawn_on_io_loop(function: Callable[[], Awaitable[T]]) -> Future[T]:
-    """Start `function()` as a task of the I/O loop; cancelling the future cancels the task."""
-    return _shared.enter_io_loop().portal.start_task_soon(function)
+    """Start `function()` as a task of the I/O loop; cancelling the future cancels the task.
+
+    Unlike a portal, this does not wait for the loop to take the task, so that it may be called with
+    a lock held that tasks of the loop take too, and on the loop's own thread.
+    """
+
+    async def task() -> T:
+        return await function()
+
+    return asyncio.run_coroutine_threadsafe(task(), _shared.enter_io_loop().loop)
