@@ -112,7 +112,7 @@ class TrainingRunStore(IterationFiles):
     async def aread_metrics(self) -> list[Record]:
         """The buffered metrics, the newest 50,000 records at most; only what is new is fetched."""
         reader = self._metrics
-        await reader.aread()
+        await reader.aupdate()
         return reader.records
 
     def read_metrics(self) -> list[Record]:
@@ -160,7 +160,7 @@ class TrainingRunStore(IterationFiles):
         share this store.
         """
         reader = self._metrics
-        await reader.aread()
+        await reader.aupdate()
         return reader.snapshot()
 
     def snapshot_metrics(self) -> Batch:
@@ -233,7 +233,7 @@ class TrainingRunStore(IterationFiles):
 
         The buffer keeps the newest 50,000 records, of 256 MB of the file at most.
         """
-        await self._timing.aread()
+        await self._timing.aupdate()
         return self._timing.records
 
     def read_timing(self) -> list[Record]:
