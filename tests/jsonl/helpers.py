@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import json
+import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,3 +93,10 @@ def pollers_of(root: Path) -> list[Any]:
     """The pollers at work for files below a folder."""
     gc.collect()
     return [key for key in list(_follow._pollers._by_file) if key[0] == str(root)]
+
+
+def fork() -> int:
+    """`os.fork`, which newer Pythons warn of while other threads run: that it works is what is tested."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()

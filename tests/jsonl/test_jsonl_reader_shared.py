@@ -13,7 +13,7 @@ import pytest
 
 from runstore import IncrementalReader, LocalStorage, RunStoreError, TrainingRunStore
 from runstore.jsonl import _scan
-from tests.jsonl.helpers import Failing, append, line, lines, steps
+from tests.jsonl.helpers import Failing, append, fork, line, lines, steps
 
 COUNT = 20_000
 
@@ -271,7 +271,7 @@ def test_a_forked_child_reads_on_though_a_thread_held_the_lock(tmp_path: Path) -
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(20)
-    child = os.fork()
+    child = fork()
     if child == 0:
         os._exit(0 if steps(reader.read()) == [10, 11] else 1)
     release.set()
