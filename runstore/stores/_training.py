@@ -57,7 +57,7 @@ class TrainingRunStore(IterationFiles):
         super().__init__(storage, prefix)
         self._metrics = self._new_metrics_reader()
         self._timing = IncrementalReader(self.storage, self._path(TIMING), max_bytes=TIMING_BUFFER_BYTES)
-        # Holds the configuration once read; another dict with each write that begins or ends.
+        # Holds the configuration once read; each write ends with another dict.
         self._kept_config: dict[str, Record] = {}
 
     def _new_metrics_reader(self) -> IncrementalReader:
@@ -97,9 +97,9 @@ class TrainingRunStore(IterationFiles):
         if not data.startswith(b"{"):
             msg = f"a configuration must make a JSON object, and a {type(config).__qualname__} does not"
             raise UnstorableValueError(msg)
-        kept = self._kept_config = {}
+        kept = self._kept_config
         await self.storage.awrite(self._path(CONFIG), data)
-        # Of writes that overlap nobody knows which one stayed: the next read tells.
+        # After writes that overlapped nobody knows which one stayed: the next read tells.
         alone = self._kept_config is kept
         self._kept_config = {CONFIG: decode_document(data, self.url(CONFIG))} if alone else {}
 

@@ -84,6 +84,18 @@ async def test_lines_that_are_no_records_are_skipped_and_reported(
 
 
 @pytest.mark.anyio
+async def test_damage_far_into_a_file_is_reported_where_it_is(
+    run: RunFolder, store: TrainingRunStore, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The place of the first damaged line counts from the start of the file, not of the piece parsed."""
+    line = b'{"name":"a","pad":"%b"}\n' % (b"x" * 1_000)
+    run.put("checkpoints.jsonl", line * 500 + b"damaged\n" + line)
+    assert len(await call(store.aread_checkpoints)) == 501
+    (message,) = caplog.messages
+    assert f"the first is line 501 at byte {len(line) * 500}:" in message
+
+
+@pytest.mark.anyio
 async def test_another_process_s_checkpoint_is_seen(
     run: RunFolder, store: TrainingRunStore, call: Call
 ) -> None:

@@ -282,21 +282,36 @@ def test_truncation_against_what_is_read(
         assert after.malformed.count == before.malformed.count
 
 
-KILLER = """
+KILLER = '''
 import os, random, signal, sys, time
 from pathlib import Path
-from runstore import TrainingRunStore
+from runstore import LocalStorage, TrainingRunStore
+
+
+class Dying(LocalStorage):
+    """Dies before the write of that number, or long after."""
+
+    writes = 0
+
+    async def awrite(self, path, data):
+        if self.writes == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.writes += 1
+        await super().awrite(path, data)
+
 
 root, seed = Path(sys.argv[1]), int(sys.argv[2])
 random.seed(seed)
 old = b"".join(b'{"step": %d, "loss": 0.123456789}\\n' % step for step in range(20_000))
 new = b"".join(old.splitlines(keepends=True)[:10_000])
 copy_name = "metrics.jsonl.pre_resume_010000"
-store = TrainingRunStore(root)
+storage = Dying(root)
+store = TrainingRunStore(storage)
 outcomes = {"old": 0, "copied": 0, "new": 0, "killed": 0}
 
 
-def attempt(wait):
+def attempt(wait, dies_at=None):
+    storage.writes, storage.dies_at = 0, dies_at
     for path in root.iterdir():
         path.unlink()
     (root / "metrics.jsonl").write_bytes(old)
@@ -306,8 +321,9 @@ def attempt(wait):
             store.truncate_metrics(10_000)
         finally:
             os._exit(0)
-    time.sleep(wait)
-    os.kill(child, signal.SIGKILL)
+    if wait is not None:
+        time.sleep(wait)
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     outcomes["killed"] += os.WIFSIGNALED(status)
     assert set(store.storage.list_dir("")) <= {"metrics.jsonl", copy_name}, os.listdir(root)
@@ -318,7 +334,12 @@ def attempt(wait):
     outcomes["new" if now == new else "copied" if copy.exists() else "old"] += 1
 
 
+for dies_at, outcome in ((0, "old"), (1, "copied"), (2, "new")):
+    before = outcomes[outcome]
+    attempt(None, dies_at)
+    assert outcomes[outcome] == before + 1, (dies_at, outcomes)
 (root / "metrics.jsonl").write_bytes(old)
+storage.dies_at = None
 start = time.perf_counter()
 assert store.truncate_metrics(10_000) == 10_000
 duration = time.perf_counter() - start
@@ -326,7 +347,7 @@ for _ in range(50):
     attempt(random.uniform(0, 1.5 * duration))
 print(outcomes)
 assert outcomes["killed"] and outcomes["old"] + outcomes["copied"], outcomes
-"""
+'''
 
 
 def test_killed_half_way_the_file_is_old_or_new(tmp_path: Path) -> None:
