@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import threading
 import weakref
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from runstore.jsonl._position import START, Position
 from runstore.jsonl._scan import NOTHING_NEW, Fetched, Step, fetch, pieces, take
 from runstore.storage import Storage, as_storage
 from runstore.storage._bridge import breathe, is_inline, on_fork, running_loop
+from runstore.storage._sync_only import SyncMethods
 
 __all__ = ["IncrementalReader", "MalformedLine", "MalformedLines"]
 
@@ -152,7 +154,7 @@ class IncrementalReader:
 
     def __init__(
         self,
-        storage: Storage | str,
+        storage: Storage | SyncMethods | str | os.PathLike[str],
         path: str,
         max_records: int = 50_000,
         *,

@@ -9,17 +9,17 @@ backend can usually do.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from runstore.storage import _bridge
 from runstore.storage._append_queue import in_turn
 from runstore.storage._paths import check_file, check_path, storage_join
 
-__all__ = ["AsyncStorage", "Storage", "StorageEntry", "StorageStat"]
+__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "StorageEntry", "StorageStat"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +51,24 @@ class StorageEntry:
     stat: StorageStat | None
 
 
+# The sync operations of the model, which every storage written for it has.
+SYNC_METHODS = (
+    "read",
+    "write",
+    "append",
+    "exists",
+    "stat",
+    "read_range",
+    "list_dir",
+    "remove",
+    "remove_dir",
+)
+
+
+def _has_methods(kind: type, names: Sequence[str]) -> bool:
+    return all(callable(getattr(kind, name, None)) for name in names)
+
+
 class AsyncStorage(ABC):
     """The async half of a storage: what a backend implements.
 
@@ -66,6 +84,11 @@ class AsyncStorage(ABC):
     raised. Instances may be pickled at any time, and used from any thread, any event loop and
     any forked or spawned process.
     """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        twins = [f"a{name}" for name in SYNC_METHODS]
+        return _has_methods(other, twins) if cls is AsyncStorage else NotImplemented
 
     @abstractmethod
     def url(self, path: str = "") -> str:
@@ -224,20 +247,42 @@ class Storage(AsyncStorage):
 
     A sync twin takes the same arguments and gives the same result; it works on any thread, inside
     a running event loop too, where it blocks only its caller.
+
+    A subclass may also define the sync methods alone, as classes written for `tinker_cookbook.stores`
+    do: its async methods then run them in threads. `isinstance` goes by the methods, so that it is
+    true of an object of any class that has them.
+
+    Attributes:
+        runs_in_place: Whether the operations block the calling thread anyway (local files), so that
+            a sync call finishes them there rather than on the process's I/O loop.
     """
+
+    runs_in_place: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.read is not Storage.read and cls.aread is AsyncStorage.aread:
+            cls.runs_in_place = True
+            for name in _overridden(cls):
+                setattr(cls, f"a{name}", _thread_twin(f"a{name}"))
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return _has_methods(other, SYNC_METHODS) if cls is Storage else NotImplemented
 
     def run_sync(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a coroutine function that uses this storage, and wait for its result.
 
-        The default enters the process's I/O loop, which owns every remote session. A storage
-        whose operations block the calling thread anyway (local files) runs it in place.
+        It runs in place where `runs_in_place` says so, else on the process's I/O loop, which owns
+        every remote session.
 
         Raises:
             EventLoopError: The calling thread is the I/O loop's own; await the async twin there.
         """
-        return _bridge.call_on_io_loop(function, *args, **kwargs)
+        run = _bridge.drive if self.runs_in_place else _bridge.call_on_io_loop
+        return run(function, *args, **kwargs)
 
     def read(self, path: str) -> bytes:
         """Sync twin of `aread`."""
@@ -306,3 +351,21 @@ class Storage(AsyncStorage):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _overridden(cls: type[Storage]) -> list[str]:
+    """The sync methods that a subclass defines itself."""
+    names = (*SYNC_METHODS, "flush", "close")
+    return [name for name in names if getattr(cls, name) is not getattr(Storage, name)]
+
+
+def _thread_twin(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The async twin of a method that a subclass defines only in its sync form."""
+
+    async def twin(self: Storage, *args: Any, **kwargs: Any) -> Any:
+        from runstore.storage._sync_only import SyncOnlyStorage  # noqa: PLC0415  it imports this module
+
+        return await getattr(SyncOnlyStorage(self), name)(*args, **kwargs)
+
+    twin.__name__ = name
+    return twin

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Hashable
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from runstore.errors import InvalidInputError
 from runstore.storage import _files
 from runstore.storage._append_queue import Append, queue_append
 from runstore.storage._base import Storage, StorageEntry, StorageStat
-from runstore.storage._bridge import drive, in_thread, is_inline, pause
+from runstore.storage._bridge import in_thread, is_inline, pause
 from runstore.storage._local_watch import TICK, wait_for_change
 from runstore.storage._paths import check_file, check_path, check_range, refuse_uri
 
@@ -29,6 +29,8 @@ class LocalStorage(Storage):
     file in the same folder, which then replaces the old one. What has been written survives the
     death of the process; with `fsync=True` it survives a power cut too, at milliseconds a call.
     """
+
+    runs_in_place = True
 
     def __init__(self, root: str | os.PathLike[str], *, mkdir: bool = True, fsync: bool = False) -> None:
         """Open a folder.
@@ -67,11 +69,6 @@ class LocalStorage(Storage):
 
     async def _make_folder(self) -> None:
         await in_thread(_files.make_folder, self._folder)
-
-    def run_sync(
-        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return drive(function, *args, **kwargs)
 
     def _full(self, path: str) -> str:
         checked = check_path(path)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from runstore.errors import RunStoreError
 from runstore.storage._append_queue import Append, queue_append
-from runstore.storage._base import Storage, StorageEntry, StorageStat
-from runstore.storage._bridge import drive, in_thread, is_inline
+from runstore.storage._base import SYNC_METHODS, Storage, StorageEntry, StorageStat
+from runstore.storage._bridge import in_thread, is_inline
 from runstore.storage._errors import storage_error, write_error
 from runstore.storage._paths import check_file, check_path, check_range, storage_join
 
@@ -17,19 +17,6 @@ __all__ = ["SyncMethods", "SyncOnlyStorage"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-METHODS = (
-    "url",
-    "read",
-    "write",
-    "append",
-    "exists",
-    "stat",
-    "read_range",
-    "list_dir",
-    "remove",
-    "remove_dir",
-)
 
 
 class SyncMethods(Protocol):
@@ -50,13 +37,15 @@ class SyncMethods(Protocol):
 class SyncOnlyStorage(Storage):
     """An object with sync methods as a storage: they run in threads, or in place for a sync caller."""
 
+    runs_in_place = True
+
     def __init__(self, wrapped: object) -> None:
         """Wrap the object.
 
         Raises:
             TypeError: It lacks one of the methods, which the message names.
         """
-        missing = [name for name in METHODS if not callable(getattr(wrapped, name, None))]
+        missing = [name for name in ("url", *SYNC_METHODS) if not callable(getattr(wrapped, name, None))]
         if missing:
             msg = (
                 f"{type(wrapped).__name__} is no storage: pass a Storage, a path, a URI, or an object "
@@ -68,16 +57,17 @@ class SyncOnlyStorage(Storage):
     def __repr__(self) -> str:
         return f"SyncOnlyStorage({self.wrapped!r})"
 
+    def __getattr__(self, name: str) -> Any:
+        """What the object has beside the methods of a storage."""
+        if name == "wrapped" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)
+
     def identity(self) -> Hashable:
         return id(self.wrapped)
 
     def url(self, path: str = "") -> str:
         return self.wrapped.url(check_path(path))
-
-    def run_sync(
-        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return drive(function, *args, **kwargs)
 
     async def aread(self, path: str) -> bytes:
         return await self._call(self.wrapped.read, check_path(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from runstore.errors import InvalidInputError
@@ -75,8 +75,8 @@ def as_storage(source: object) -> Storage:
         InvalidInputError: A string that cannot be right.
         TypeError: None of these.
     """
-    if isinstance(source, Storage):
-        return source
+    if Storage in type(source).__mro__:  # `isinstance` is true of every object with the methods
+        return cast("Storage", source)
     if isinstance(source, str | os.PathLike):
         return storage_from_uri(source)
     return SyncOnlyStorage(source)
