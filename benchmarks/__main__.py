@@ -37,7 +37,12 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("quick", nargs="?", choices=["quick"], help="a fifth of the data, fewer rounds")
+    parser.add_argument(
+        "quick",
+        nargs="?",
+        choices=["quick"],
+        help="fewer rounds, and less data where that leaves the ratios as they are",
+    )
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="benchmarks whose name holds this"
     )

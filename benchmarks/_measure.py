@@ -34,19 +34,26 @@ class Scale:
     Attributes:
         share: Part of the full amount of data.
         rounds: How often each contender is measured.
+        share_read: The same for the files of metrics and timing that are read cold, whose goals hold
+            at their full size: the peer slows down as what it keeps grows.
     """
 
     share: float
     rounds: int
+    share_read: float
 
     def count(self, full: int, least: int = 1) -> int:
         """This scale's part of a full count."""
         return max(int(full * self.share), least)
 
+    def count_read(self, full: int) -> int:
+        """This scale's part of a full count of records that are read cold."""
+        return max(int(full * self.share_read), 1)
 
-FULL = Scale(1.0, 7)
-QUICK = Scale(0.2, 3)
-SMALL = Scale(0.002, 1)
+
+FULL = Scale(1.0, 7, 1.0)
+QUICK = Scale(0.2, 3, 1.0)
+SMALL = Scale(0.002, 1, 0.002)
 
 
 def load_peer() -> Any | None:

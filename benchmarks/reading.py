@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _data, _limit
-from benchmarks._measure import Bench, Open, Scale, longest_hold
+from benchmarks._measure import Bench, Open, longest_hold
 from benchmarks._row import Row, Unit
 
 __all__ = ["nine_keys", "nine_keys_with_nan", "sixty_keys", "timing_spans"]
@@ -39,25 +39,25 @@ class _Case:
 
 def nine_keys(bench: Bench) -> list[Row]:
     """Records of 9 keys, 91 MB."""
-    count = bench.scale.count(300_000)
+    count = bench.scale.count_read(300_000)
     return _read(bench, _Case("9 keys", _data.METRICS, count, _data.eight_floats, 7, 0.8, 0.010))
 
 
 def sixty_keys(bench: Bench) -> list[Row]:
     """Records of 60 keys, 40 MB."""
-    count = bench.scale.count(20_000)
+    count = bench.scale.count_read(20_000)
     return _read(bench, _Case("60 keys", _data.METRICS, count, _data.sixty_keys, 5.5, 0.85, 0.010))
 
 
 def timing_spans(bench: Bench) -> list[Row]:
     """Timing records of 95 KB, 57 MB."""
-    count = bench.scale.count(600)
+    count = bench.scale.count_read(600)
     return _read(bench, _Case("460 spans", _data.TIMING, count, _data.spans, 3, 0.9, 0.020))
 
 
 def nine_keys_with_nan(bench: Bench) -> list[Row]:
     """Records of 9 keys with a NaN in each, 30 MB."""
-    count = bench.scale.count(100_000)
+    count = bench.scale.count_read(100_000)
     record = _data.eight_floats_with_nan
     return _read(bench, _Case("9 keys, one of them NaN", _data.METRICS, count, record, 1.5, None, 0.010))
 
@@ -75,7 +75,9 @@ def _read(bench: Bench, case: _Case) -> list[Row]:
 
     sync = bench.compare(read(_seconds), limit)
     awaited = bench.compare(read(_seconds_awaited), limit)
-    five = dataclasses.replace(bench, scale=Scale(bench.scale.share, min(bench.scale.rounds, 5)))
+    five = dataclasses.replace(
+        bench, scale=dataclasses.replace(bench.scale, rounds=min(bench.scale.rounds, 5))
+    )
     held = five.compare(read(_hold))
     shutil.rmtree(root)
     return [
