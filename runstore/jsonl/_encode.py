@@ -46,8 +46,11 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
     dataclasses objects, dates ISO 8601 strings.
 
     Raises:
-        UnstorableValueError: A value has no JSON form; the message names its key path.
+        UnstorableValueError: It is no mapping, or a value has no JSON form; the message names its
+            key path.
     """
+    if type(record) is not dict:
+        record = _as_dict(record)
     try:
         line = orjson.dumps(record, default=to_plain, option=_LINE)
     except TypeError:
@@ -55,6 +58,13 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
     if b"null" in line and _holds_bare_number(record):
         return _encode_slowly(record, to_plain, indent=None) + b"\n"
     return line if line.isascii() else _escape_separators(line)
+
+
+def _as_dict(record: object) -> dict[str, Any]:
+    if isinstance(record, Mapping):
+        return dict(record)
+    msg = f"a record must be a dict, not a {type(record).__qualname__}"
+    raise UnstorableValueError(msg)
 
 
 def encode_document(document: Any) -> bytes:

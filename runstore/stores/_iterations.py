@@ -11,7 +11,7 @@ from typing import Any
 
 from runstore.errors import InvalidInputError
 from runstore.jsonl._decode import Record
-from runstore.jsonl._encode import encode_document
+from runstore.jsonl._encode import encode_document, encode_record
 from runstore.jsonl._scan import read_records
 from runstore.storage import Storage, storage_join
 from runstore.storage._bridge import breathe
@@ -19,7 +19,7 @@ from runstore.storage._paths import check_name
 from runstore.storage._sync_only import SyncMethods
 from runstore.stores._records import IterationInfo
 from runstore.stores._rollouts import RolloutCache
-from runstore.stores._run_files import RunFiles, encode_mapping
+from runstore.stores._run_files import RunFiles
 
 __all__ = ["IterationFiles"]
 
@@ -138,7 +138,7 @@ class IterationFiles(RunFiles):
         lines: list[bytes] = []
         unbroken = 0
         for record in records:
-            lines.append(encode_mapping(record))
+            lines.append(encode_record(record))
             unbroken += len(lines[-1])
             if unbroken > ENCODED_AT_A_STRETCH:
                 unbroken = 0

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
-from runstore.errors import NotFoundError, UnstorableValueError
+from runstore.errors import NotFoundError
 from runstore.jsonl._decode import Record, decode_document
-from runstore.jsonl._encode import encode_record
 from runstore.storage import Storage, as_storage, storage_join
 from runstore.storage._sync_only import SyncMethods
 from runstore.stores._whole_files import parse_file
 
-__all__ = ["RunFiles", "encode_mapping"]
+__all__ = ["RunFiles"]
 
 
 class RunFiles:
@@ -33,9 +30,6 @@ class RunFiles:
     def _path(self, *parts: str) -> str:
         return storage_join(self.prefix, *parts)
 
-    async def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        await self.storage.aappend_lines(self._path(name), encode_mapping(record))
-
     async def _read_document(self, name: str) -> Record | None:
         try:
             data = await self.storage.aread(self._path(name))
@@ -49,17 +43,3 @@ class RunFiles:
         except NotFoundError:
             return []
         return await parse_file(data, self.url(name))
-
-
-def encode_mapping(record: object) -> bytes:
-    """A record of any mapping type as one line.
-
-    Raises:
-        UnstorableValueError: It is no mapping, or a value has no JSON form.
-    """
-    if type(record) is dict:
-        return encode_record(record)
-    if not isinstance(record, Mapping):
-        msg = f"a record must be a dict, not a {type(record).__qualname__}"
-        raise UnstorableValueError(msg)
-    return encode_record(dict(record))

@@ -10,7 +10,7 @@ from typing import Any
 from runstore.errors import InvalidInputError, UnstorableValueError
 from runstore.jsonl import AsyncFollower, Batch, Follower, IncrementalReader
 from runstore.jsonl._decode import Record, decode_document
-from runstore.jsonl._encode import encode_document
+from runstore.jsonl._encode import encode_document, encode_record
 from runstore.storage import Storage
 from runstore.storage._sync_only import SyncMethods
 from runstore.stores._iterations import IterationFiles
@@ -197,7 +197,7 @@ class TrainingRunStore(IterationFiles):
             UnstorableValueError: A value has no JSON form; nothing was written.
         """
         record = metrics if step is None else {"step": step, **metrics}
-        await self._append(METRICS, record)
+        await self.storage.aappend_lines(self._path(METRICS), encode_record(record))
 
     def write_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Sync twin of `awrite_metrics`."""
@@ -260,7 +260,8 @@ class TrainingRunStore(IterationFiles):
             UnstorableValueError: A value has no JSON form; nothing was written.
         """
         if spans:
-            await self._append(TIMING, {"step": step, "spans": spans})
+            record = {"step": step, "spans": spans}
+            await self.storage.aappend_lines(self._path(TIMING), encode_record(record))
 
     def write_timing_spans(self, step: int, spans: Sequence[Mapping[str, Any]]) -> None:
         """Sync twin of `awrite_timing_spans`."""
@@ -303,7 +304,7 @@ class TrainingRunStore(IterationFiles):
         if not isinstance(row, Mapping) or row.get("name") is None:
             msg = f"a checkpoint must be an object with a 'name': {row!r:.200}"
             raise InvalidInputError(msg)
-        await self._append(CHECKPOINTS, row)
+        await self.storage.aappend_lines(self._path(CHECKPOINTS), encode_record(row))
         await self.storage.aflush()
 
     def write_checkpoint(self, record: CheckpointRecord | Mapping[str, Any]) -> None:
