@@ -114,27 +114,31 @@ def _parse_block(data: bytes) -> list[Record] | None:
 
 
 def _parse_block_with_bare_numbers(data: bytes) -> list[Record] | None:
-    quoted, count = _quote_bare_numbers(data)
-    records = _parse_block(quoted) if count else None
-    return records if records is not None and _restore(records) == count else None
+    quoted = _quote_bare_numbers(data)
+    records = None if quoted is None else _parse_block(quoted)
+    if records is not None:
+        _restore(records)
+    return records
 
 
-def _quote_bare_numbers(data: bytes) -> tuple[bytes, int]:
-    """Quoted stand-ins for NaN and the infinities, which orjson does not read; how many there are.
+def _quote_bare_numbers(data: bytes) -> bytes | None:
+    """The data with quoted stand-ins for NaN and the infinities, which orjson does not read.
 
-    A stand-in inside a string would end that string early, which no JSON survives; one that became
-    a key is missed when they are counted on the way back.
+    A stand-in inside a string would end that string early, which no JSON survives, and what a colon
+    follows, so that it might become a key, is no bare number.
+
+    Returns:
+        The quoted data, or `None` where there is nothing to quote.
     """
     data, count = _BARE_NAN.subn(_STAND_INS[b"NaN"], data)
-    if b"Infinity" not in data:
-        return data, count
-    data, infinities = _BARE_INFINITY.subn(lambda match: _STAND_INS[match[0]], data)
-    return data, count + infinities
+    if b"Infinity" in data:
+        data, infinities = _BARE_INFINITY.subn(lambda match: _STAND_INS[match[0]], data)
+        count += infinities
+    return data if count else None
 
 
-def _restore(records: list[Record]) -> int:
-    """Put the numbers back where their stand-ins are; how many there were."""
-    count = 0
+def _restore(records: list[Record]) -> None:
+    """Put the numbers back where their stand-ins are."""
     containers: list[Any] = list(records)
     for container in containers:  # which grows on the way
         for key, value in container.items() if type(container) is dict else enumerate(container):
@@ -144,10 +148,8 @@ def _restore(records: list[Record]) -> int:
             if kind is str:
                 if value in _STOOD_FOR:
                     container[key] = _STOOD_FOR[value]
-                    count += 1
             elif kind is dict or kind is list:
                 containers.append(value)
-    return count
 
 
 def _parse_each_line(data: bytes) -> Parsed:
@@ -254,12 +256,14 @@ def _decode_object(raw: bytes) -> tuple[Record, bool] | None:
 
 
 def _decode_with_bare_numbers(raw: bytes) -> Record | None:
-    quoted, count = _quote_bare_numbers(raw)
+    quoted = _quote_bare_numbers(raw)
     try:
-        record: Record | None = orjson.loads(quoted) if count else None
+        record: Record | None = None if quoted is None else orjson.loads(quoted)
     except orjson.JSONDecodeError:
         return None
-    return record if record is not None and _restore([record]) == count else None
+    if record is not None:
+        _restore([record])
+    return record
 
 
 def _parse_int(digits: str) -> int | float:

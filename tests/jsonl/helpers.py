@@ -44,12 +44,14 @@ class Failing(LocalStorage):
             raise StorageIOError(5, "made to fail", str(self.root))
 
     async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
+        data = await super().aread_range(path, offset, length)
         self.fail_once_more()
-        return await super().aread_range(path, offset, length)
+        return data
 
     async def astat(self, path: str) -> StorageStat | None:
+        stat = await super().astat(path)
         self.fail_once_more()
-        return await super().astat(path)
+        return stat
 
 
 def line(**record: Any) -> bytes:

@@ -209,6 +209,16 @@ def test_the_end_is_what_comes_from_now_on(store: TrainingRunStore, path: Path) 
         assert not batches[0].reset
 
 
+@pytest.mark.parametrize("tail", [0, 5, 2000, _scan.PIECE_SIZE - 3, 3 * _scan.PIECE_SIZE])
+def test_the_end_is_known_by_the_bytes_before_it(tmp_path: Path, path: Path, tail: int) -> None:
+    """However long the unfinished line is, the place before it has a whole anchor."""
+    whole = lines(0, 300)
+    path.write_bytes(whole + b"x" * tail)
+    position = asyncio.run(_scan.end_of_file(LocalStorage(tmp_path), METRICS))
+    assert (position.offset, position.tail) == (len(whole), b"x" * tail)
+    assert position.anchor == whole[-1024:]
+
+
 @pytest.mark.anyio
 async def test_h02_followers_from_different_times_each_see_all(store: TrainingRunStore, path: Path) -> None:
     """Three followers that start one after another each get everything from their start, in order."""

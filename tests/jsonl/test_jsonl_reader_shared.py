@@ -198,17 +198,41 @@ async def test_whoever_joins_a_flight_sees_what_was_written_before(tmp_path: Pat
 
 
 @pytest.mark.anyio
-async def test_a_flight_that_fails_is_flown_again_by_who_waited(tmp_path: Path) -> None:
-    """One failure is raised to one caller; the others read for themselves, and get everything."""
+async def test_a_read_under_way_is_not_joined_by_who_wrote_since(tmp_path: Path) -> None:
+    """A read that looked at the file before the caller's record was there is not the caller's read."""
     path = tmp_path / "m.jsonl"
-    path.write_bytes(lines(0, 100))
+    append(path, lines(0, 1))
+    looked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Held(LocalStorage):
+        async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
+            data = await super().aread_range(path, offset, length)
+            looked.set()
+            await go_on.wait()
+            return data
+
+    reader = IncrementalReader(Held(tmp_path), "m.jsonl")
+    earlier = asyncio.ensure_future(reader.aread())
+    await looked.wait()
+    append(path, lines(1, 2))
+    mine = asyncio.ensure_future(reader.aread())
+    await asyncio.sleep(0)
+    go_on.set()
+    assert steps(await mine) == [1]
+    assert steps(await earlier) == [0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("failures", [1, 2, 4])
+async def test_a_flight_that_fails_is_flown_again_by_who_waited(tmp_path: Path, failures: int) -> None:
+    """A failure is raised to one caller; the others read for themselves, and get everything."""
+    append(tmp_path / "m.jsonl", lines(0, 100))
     storage = Failing(tmp_path)
-    storage.failures = 1
+    storage.failures = failures
     reader = IncrementalReader(storage, "m.jsonl")
     results = await asyncio.gather(*[reader.aread() for _ in range(5)], return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
-    assert len(failed) == 1
-    assert isinstance(failed[0], RunStoreError)
+    assert [isinstance(error, RunStoreError) for error in failed] == [True] * failures
     assert [step for result in results if isinstance(result, list) for step in steps(result)] == list(
         range(100)
     )
