@@ -1,9 +1,7 @@
 """Calling a method in one of its two colours, and looking at a run's files around the store."""
 
 import asyncio
-import gc
 import os
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -70,28 +68,20 @@ class RunFolder(os.PathLike[str]):
         return self.root.exists()
 
 
-async def turns_of_the_loop(work: Coroutine[Any, Any, T]) -> tuple[T, int, float]:
-    """What the work returns, how many turns the loop had meanwhile, and the longest time without one.
-
-    Time is that of this thread alone, so that a busy machine does not count; nor does collecting
-    what other tests left behind.
-    """
-    turns, longest, finished = 0, 0.0, False
+async def turns_of_the_loop(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
+    """What the work returns, and how many turns the loop had meanwhile."""
+    turns, finished = 0, False
 
     async def watch() -> None:
-        nonlocal turns, longest
-        last = time.thread_time()
+        nonlocal turns
         while not finished:
+            turns += 1
             await asyncio.sleep(0)
-            now = time.thread_time()
-            turns, longest, last = turns + 1, max(longest, now - last), now
 
-    gc.disable()
     watcher = asyncio.create_task(watch())
     try:
         result = await work
     finally:
         finished = True
         await watcher
-        gc.enable()
-    return result, turns, longest
+    return result, turns

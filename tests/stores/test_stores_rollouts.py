@@ -13,6 +13,7 @@ import pytest
 
 from runstore import InvalidInputError, LocalStorage, TrainingRunStore, UnstorableValueError
 from runstore.stores import _rollouts
+from tests.storages import MemoryStorage
 from tests.stores.helpers import Call, RunFolder, turns_of_the_loop
 
 pytestmark = pytest.mark.anyio
@@ -297,13 +298,15 @@ async def test_damaged_lines_are_skipped_and_reported_once_a_read(
     assert store.url(FILE) in message
 
 
-async def test_a_large_file_leaves_the_loop_free(run: RunFolder, store: TrainingRunStore) -> None:
-    """Writing and reading 20 MB of rollouts gives the loop its turn every few milliseconds of work."""
+async def test_a_large_file_leaves_the_loop_free() -> None:
+    """Writing and reading 20 MB of rollouts gives the loop its turn every few hundred kilobytes.
+
+    The storage here never waits, so that every turn is one that the store gave.
+    """
+    store = TrainingRunStore(MemoryStorage())
     records = [{"group_idx": n, "traj_idx": 0, "text": "word " * 4_000} for n in range(1_000)]
-    _, turns, longest = await turns_of_the_loop(store.awrite_rollouts(12, records))
-    assert turns > 50
-    assert longest < 0.05
-    read, turns, longest = await turns_of_the_loop(store.aread_rollouts(12))
+    _, turns = await turns_of_the_loop(store.awrite_rollouts(12, records))
+    assert turns > 60
+    read, turns = await turns_of_the_loop(store.aread_rollouts(12))
     assert read == records
-    assert turns > 50
-    assert longest < 0.05
+    assert turns > 120
