@@ -303,7 +303,7 @@ async def test_a_large_file_leaves_the_loop_free() -> None:
 
     The storage here never waits, so that every turn is one that the store gave.
     """
-    store = TrainingRunStore(MemoryStorage())
+    store = TrainingRunStore(MemoryStorage("a large file"))
     records = [{"group_idx": n, "traj_idx": 0, "text": "word " * 4_000} for n in range(1_000)]
     _, turns = await turns_of_the_loop(store.awrite_rollouts(12, records))
     assert turns > 60
