@@ -34,8 +34,8 @@ class Scale:
     Attributes:
         share: Part of the full amount of data.
         rounds: How often each contender is measured.
-        share_read: The same for the files of metrics and timing that are read cold, whose goals hold
-            at their full size: the peer slows down as what it keeps grows.
+        share_read: The same where the goals hold at full size only, as in cold reads: the peer slows
+            down as what it keeps grows.
     """
 
     share: float
@@ -47,7 +47,7 @@ class Scale:
         return max(int(full * self.share), least)
 
     def count_read(self, full: int) -> int:
-        """This scale's part of a full count of records that are read cold."""
+        """This scale's part of a full count, where the goals hold at full size only."""
         return max(int(full * self.share_read), 1)
 
 

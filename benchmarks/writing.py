@@ -39,7 +39,7 @@ def one_at_a_time(bench: Bench) -> list[Row]:
 
 def one_at_a_time_awaited(bench: Bench) -> list[Row]:
     """`awrite_metrics` again and again."""
-    count = bench.scale.count(1_000)
+    count = bench.scale.count_read(1_000)
     metrics = _eight_floats()
 
     async def write(opener: Open) -> float:
@@ -56,7 +56,7 @@ def one_at_a_time_awaited(bench: Bench) -> list[Row]:
 
 def many_at_once(bench: Bench) -> list[Row]:
     """1,000 `awrite_metrics` under way together."""
-    count = bench.scale.count(1_000)
+    count = bench.scale.count_read(1_000)
     metrics = _eight_floats()
 
     async def write(opener: Open) -> float:
@@ -74,7 +74,7 @@ def many_at_once(bench: Bench) -> list[Row]:
 
 def rollouts(bench: Bench) -> list[Row]:
     """The rollouts of one iteration, written and read cold."""
-    records = [_data.rollout(number) for number in range(bench.scale.count(512))]
+    records = [_data.rollout(number) for number in range(bench.scale.count_read(512))]
     root = bench.new_folder()
     data = _data.lines(len(records), records.__getitem__)
 
