@@ -243,7 +243,7 @@ class IncrementalReader:
         """
         new: list[Record] = []
         try:
-            await self._catch_up(new)
+            await (self._read_to_end(new) if is_inline() else self._share_a_read(new))
         except BaseException:
             # Failed or cancelled half-way: the next read hands out what this one took.
             with self._lock:
@@ -263,7 +263,7 @@ class IncrementalReader:
         Raises:
             RunStoreError: The storage failed; a missing file only has no records yet.
         """
-        await self._catch_up(None)
+        await (self._read_to_end(None) if is_inline() else self._share_a_read(None))
 
     def update(self) -> None:
         """Sync twin of `aupdate`."""
@@ -280,10 +280,8 @@ class IncrementalReader:
         """Sync twin of `ahas_data`."""
         return self._storage.run_sync(self.ahas_data)
 
-    async def _catch_up(self, new: list[Record] | None) -> None:
+    async def _share_a_read(self, new: list[Record] | None) -> None:
         """Read to the end of the file, or let another task of this loop do it."""
-        if is_inline():
-            return await self._read_to_end(new)
         loop = running_loop()
         # A read that began before this call may have missed what the caller wrote before it.
         if (earlier := self._flights.get(loop)) is not None:
@@ -291,8 +289,8 @@ class IncrementalReader:
         while (flight := self._flights.get(loop)) is not None:
             await asyncio.wait([flight])
             if flight.result():
-                return None
-        return await self._lead(loop, new)
+                return
+        await self._lead(loop, new)
 
     async def _lead(self, loop: asyncio.AbstractEventLoop, new: list[Record] | None) -> None:
         flight = self._flights[loop] = loop.create_future()

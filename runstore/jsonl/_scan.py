@@ -60,15 +60,15 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
         size: Bytes to read at most, `FETCH_SIZE` when not given; more where the tail is longer, so
             that a long line costs few rounds.
     """
-    known = position.known
+    known, place = position.known, position.fetched
     if size is None:
         size = FETCH_SIZE
     if position.tail:
         size = max(size, len(position.tail))
     try:
-        data = await storage.aread_range(path, position.fetched - len(known), len(known) + size)
+        data = await storage.aread_range(path, place - len(known), len(known) + size)
     except NotFoundError:
-        return Fetched(b"", 0, at_end=True, replaced=True) if position.fetched else NOTHING_NEW
+        return Fetched(b"", 0, at_end=True, replaced=True) if place else NOTHING_NEW
     if data == known and size:
         return NOTHING_NEW
     if not data.startswith(known):
