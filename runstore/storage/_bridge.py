@@ -304,8 +304,9 @@ def spawn_on_io_loop(function: Callable[[], Awaitable[T]]) -> Future[T]:
     Unlike a portal, this does not wait for the loop to take the task, so that it may be called with
     a lock held that tasks of the loop take too, and on the loop's own thread.
     """
+    loop = _shared.enter_io_loop().loop
 
     async def task() -> T:
         return await function()
 
-    return asyncio.run_coroutine_threadsafe(task(), _shared.enter_io_loop().loop)
+    return asyncio.run_coroutine_threadsafe(task(), loop)

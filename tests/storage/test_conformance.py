@@ -35,12 +35,12 @@ class TestLocalStorage(InFolder):
         return LocalStorage(folder)
 
 
-class TestLocalStorageSynced(InFolder):
-    """Local files, each write synced to the disk."""
+class TestLocalStorageMadeLate(InFolder):
+    """Local files in a folder that the first write makes."""
 
     def make_storage(self, folder: Path) -> Storage:
         self.folder = folder / "made by the first write"
-        return LocalStorage(self.folder, mkdir=False, fsync=True)
+        return LocalStorage(self.folder, mkdir=False)
 
 
 class TestSyncOnlyObject(InFolder):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import resource
+import select
 import threading
 import time
 from collections import Counter
@@ -196,6 +197,35 @@ async def test_f04_appends_go_together(tmp_path: Path, monkeypatch: pytest.Monke
     assert [size for size in writes if size >= 4] == [4, 499 * 4]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of descriptors come from /proc")
+@pytest.mark.anyio
+async def test_fsync_reaches_the_disk_before_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `fsync=True` every write and append is synced, a new file's folder too, in both colours."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    storage = LocalStorage(tmp_path / "root", fsync=True)
+    storage.append("appended", b"1")
+    await storage.aappend_lines("appended", b"2\n")
+    await asyncio.gather(*[storage.aappend("appended", b"3\n") for _ in range(10)])
+    assert synced == ["appended"] * 4  # of ten at once, one alone and nine together
+    del synced[:]
+    storage.write("written", b"1")
+    await storage.awrite("written", b"2")
+    assert synced[1::2] == ["root", "root"]
+    assert len(synced) == 4
+    del synced[:]
+    LocalStorage(tmp_path / "root").write("written", b"3")
+    assert synced == []
+
+
 @pytest.mark.anyio
 async def test_f04_sequential_awaits(tmp_path: Path) -> None:
     """Appends awaited one after the other, mixed with sync ones, land in that order."""
@@ -256,7 +286,8 @@ async def test_a_cancelled_append_under_way_is_waited_for(tmp_path: Path) -> Non
             tasks.append(asyncio.ensure_future(storage.aappend(name, b"y" * 10)))
         reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(reader, True)
-        await asyncio.sleep(0.05)
+        readable, _, _ = await asyncio.to_thread(select.select, [reader], [], [], 20)
+        assert readable
         for task in tasks:
             task.cancel()
         done, _ = await asyncio.wait(tasks[:1], timeout=0.1)

@@ -92,6 +92,13 @@ def storages(folder: Path) -> dict[str, Storage]:
     }
 
 
+async def until_taken(pool: ThreadPool) -> None:
+    """Return when a thread of the pool is at every call that was submitted."""
+    async with asyncio.timeout(20):
+        while pool._work.qsize():  # noqa: ASYNC110  a thread gives no event when it begins
+            await asyncio.sleep(0.001)
+
+
 @pytest.fixture(params=["local", "io loop", "sync only"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """A storage of each kind."""
@@ -109,13 +116,16 @@ def test_the_arguments_are_those_of_every_async_method() -> None:
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("kind", ["local", "synced", "sync only"])
-def test_no_local_operation_suspends(tmp_path: Path, name: str, kind: str) -> None:
-    """Every async method of a storage on local files is finished in place, inside a loop and outside."""
+def test_no_local_operation_suspends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    """Driven, every async method of a storage on local files ends in place, inside a loop and outside."""
+    pool = ThreadPool("test", 1)
+    monkeypatch.setattr(_bridge._shared, "operations", pool)
     storage: Storage = LocalStorage(tmp_path, fsync=kind == "synced")
     if kind == "sync only":
         storage = as_storage(SyncFolder(tmp_path))
     storage.write("f", b"012\n")
-    threads = threading.active_count()
     outside = _bridge.drive(getattr(storage, name), *ARGUMENTS[name])
 
     async def inside() -> Any:
@@ -124,7 +134,7 @@ def test_no_local_operation_suspends(tmp_path: Path, name: str, kind: str) -> No
 
     again = asyncio.run(inside())
     assert type(again) is type(outside)
-    assert threading.active_count() == threads
+    assert pool._threads == 0
 
 
 def test_what_suspends_while_driven_is_an_error_that_names_it() -> None:
@@ -281,7 +291,8 @@ async def test_a_cancelled_operation_waits_for_its_thread(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "hangs")
     storage = LocalStorage(tmp_path)
     task = asyncio.ensure_future(storage.aread("hangs"))
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0)
+    await until_taken(_bridge._shared.operations)
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.01)
@@ -301,6 +312,7 @@ async def test_a_queued_operation_is_cancelled_at_once(
     storage = LocalStorage(tmp_path)
     hung = asyncio.ensure_future(storage.aread("hangs"))
     await asyncio.sleep(0)
+    await until_taken(_bridge._shared.operations)
     queued = asyncio.ensure_future(storage.awrite("f", b"1"))
     await asyncio.sleep(0)
     queued.cancel()
