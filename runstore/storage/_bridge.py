@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from runstore.errors import EventLoopError
@@ -46,6 +46,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OPERATION_THREADS = 32
+WAKE_SECONDS = 0.25
 FOLLOWER_THREADS = 256  # spawned only while that many polls hang at once
 
 
@@ -292,6 +293,10 @@ def call_on_io_loop(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwa
         raise EventLoopError(msg)
     future = _shared.enter_io_loop().portal.start_task_soon(lambda: function(*args, **kwargs))
     try:
+        while not future.done():
+            # An interrupt that arrives just before the wait is noticed when the wait is over.
+            with contextlib.suppress(TimeoutError, CancelledError):
+                future.exception(WAKE_SECONDS)
         return future.result()
     except BaseException:
         future.cancel()
