@@ -42,6 +42,7 @@ class _Chunk(NamedTuple):
     position: Position
     reset: bool
     size: int
+    cursor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class _Poller:
         self._head: _Head | None = None
         self._followers: dict[int, float] = {}
         self._task: Future[None] | None = None
+        self.ended = False
 
     def after_fork(self) -> None:
         """Forget who waits, in a forked child: those threads and loops are the parent's."""
@@ -78,6 +80,7 @@ class _Poller:
             self._task.add_done_callback(self._end)
 
     def _end(self, _: Future[None]) -> None:
+        self.ended = True
         _pollers.drop(self, self._storage, self._path)
         self.wake()
 
@@ -87,10 +90,6 @@ class _Poller:
     @property
     def followed(self) -> bool:
         return bool(self._followers)
-
-    @property
-    def ended(self) -> bool:
-        return self._task is not None and self._task.done()
 
     def raise_failure(self) -> None:
         """Raise what ended the poller, if anything did.
@@ -160,16 +159,16 @@ class _Poller:
             if fetched.replaced:
                 position, reset = Position(line=None), True
                 continue
-            for piece in pieces(fetched.data, fetched.start):
+            for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
                 parsed, position = take(position, piece)
                 if parsed.records:
-                    self._publish(_Chunk(parsed.records, position, reset, len(piece)))
+                    self._publish(_Chunk(parsed.records, position, reset, len(piece), position.cursor()))
                     reset = False
                 await breathe()
             if fetched.at_end:
                 break
         if reset:
-            self._publish(_Chunk([], position, reset, 0))
+            self._publish(_Chunk([], position, reset, 0, position.cursor()))
         return position
 
     def _publish(self, chunk: _Chunk) -> None:
@@ -308,7 +307,7 @@ class _Follow:
             return None
         self._taken = (self._taken or 0) + 1
         self._position = chunk.position
-        return Batch(chunk.records, chunk.position.cursor(), chunk.reset)
+        return Batch(chunk.records, chunk.cursor, chunk.reset)
 
     async def _catch_up(self, poller: _Poller, head: _Head) -> Batch | None:
         """Read from this follower's own position towards the poller's."""

@@ -318,7 +318,7 @@ class IncrementalReader:
 
     async def _take_all(self, state: _State, fetched: Fetched, new: list[Record] | None) -> bool:
         """Move on over what was fetched after `state`, or return `False` when another caller was faster."""
-        for index, piece in enumerate(pieces(fetched.data, fetched.start)):
+        for index, piece in enumerate(pieces(fetched.data, fetched.start, at_end=fetched.at_end)):
             if index:
                 await breathe()
             after = self._take(state, piece, new)

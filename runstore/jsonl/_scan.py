@@ -60,11 +60,12 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
         size: Bytes to read at most, `FETCH_SIZE` when not given; more where the tail is longer, so
             that a long line costs few rounds.
     """
-    known, place = position.known, position.fetched
     if size is None:
         size = FETCH_SIZE
     if position.tail:
-        size = max(size, len(position.tail))
+        known, place, size = position.known, position.fetched, max(size, len(position.tail))
+    else:
+        known, place = position.anchor, position.offset
     try:
         data = await storage.aread_range(path, place - len(known), len(known) + size)
     except NotFoundError:
@@ -76,8 +77,13 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
     return Fetched(data, len(known), len(data) < len(known) + size, replaced=False)
 
 
-def pieces(data: bytes, start: int = 0) -> Iterator[bytes]:
-    """Cut bytes after newlines into pieces to parse; the last one may lack its newline."""
+def pieces(data: bytes, start: int = 0, *, at_end: bool = True) -> Iterator[bytes]:
+    """Cut bytes after newlines into pieces to parse; the last one may lack its newline.
+
+    Where the file goes on, a line cut off by the end of the fetch is left for the next one, unless
+    nothing else came: looking for records in it costs more than fetching it again.
+    """
+    first = start
     while len(data) - start > PIECE_SIZE:
         end = data.rfind(b"\n", start, start + PIECE_SIZE) + 1 or data.find(b"\n", start + PIECE_SIZE) + 1
         if not end:
@@ -87,7 +93,7 @@ def pieces(data: bytes, start: int = 0) -> Iterator[bytes]:
     whole = data.rfind(b"\n", start) + 1 or start
     if whole > start:
         yield data[start:whole]
-    if whole < len(data):
+    if whole < len(data) and (at_end or whole == first):
         yield data[whole:]
 
 
@@ -163,7 +169,7 @@ async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Recor
         if fetched.replaced:
             position = Position()
             continue
-        for piece in pieces(fetched.data, fetched.start):
+        for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
             parsed, position = take(position, piece)
             yield parsed.records
             await breathe()

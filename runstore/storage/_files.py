@@ -35,13 +35,16 @@ def read_range(path: str, offset: int, length: int | None) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            status = os.fstat(descriptor)
-            rest = status.st_size - offset
+            # A seek tells the size at a quarter of what fstat costs; of a folder it tells nonsense.
+            size = (
+                os.lseek(descriptor, 0, os.SEEK_END) if length is not None else os.fstat(descriptor).st_size
+            )
+            rest = size - offset
             wanted = rest if length is None or length > rest else length
             if wanted > 0:
                 data = os.pread(descriptor, wanted, offset)
                 return data if len(data) == wanted else _read_on(descriptor, data, offset, wanted)
-            if stat.S_ISDIR(status.st_mode):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return b""
         finally:
@@ -120,7 +123,10 @@ def _append(path: str, data: bytes, whole_lines: bool, durable: bool) -> tuple[i
         if whole_lines and not _ends_a_line(descriptor) and _tail_stays_open(descriptor):
             written, failure = _append_after_torn_line(descriptor, data)
         else:
-            written, failure = write_all(descriptor, data)
+            written, failure = os.write(descriptor, data), None
+            if written < len(data):
+                more, failure = write_all(descriptor, memoryview(data)[written:])
+                written += more
         if durable and failure is None:
             os.fsync(descriptor)
     except OSError as error:
@@ -131,18 +137,23 @@ def _append(path: str, data: bytes, whole_lines: bool, durable: bool) -> tuple[i
         os.close(descriptor)
 
 
+_TO_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
+
+
 def _open_to_append(path: str) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     try:
-        return os.open(path, flags, 0o666)
+        return os.open(path, _TO_APPEND, 0o666)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o666)
+        return os.open(path, _TO_APPEND, 0o666)
 
 
 def _ends_a_line(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size == 0 or os.pread(descriptor, 1, size - 1) in {b"\n", b""}
+    size = os.lseek(descriptor, 0, os.SEEK_END)  # a quarter of what fstat costs
+    return not size or os.pread(descriptor, 1, size - 1) in _LINE_ENDS
+
+
+_LINE_ENDS = (b"\n", b"")  # nothing: the file shrank meanwhile
 
 
 def _tail_stays_open(descriptor: int) -> bool:

@@ -12,7 +12,7 @@ from runstore.errors import InvalidInputError
 from runstore.storage import _files
 from runstore.storage._append_queue import Append, queue_append
 from runstore.storage._base import Storage, StorageEntry, StorageStat
-from runstore.storage._bridge import in_thread, is_inline, pause
+from runstore.storage._bridge import drive, in_thread, is_inline, pause
 from runstore.storage._local_watch import TICK, wait_for_change
 from runstore.storage._paths import check_file, check_path, check_range, refuse_uri
 
@@ -31,6 +31,7 @@ class LocalStorage(Storage):
     """
 
     runs_in_place = True
+    run_sync = staticmethod(drive)  # type: ignore[assignment, arg-type, var-annotated]  # no call in between
 
     def __init__(self, root: str | os.PathLike[str], *, mkdir: bool = True, fsync: bool = False) -> None:
         """Open a folder.
@@ -81,25 +82,33 @@ class LocalStorage(Storage):
         return await in_thread(_files.read_range, self._full(path), 0, None)
 
     async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
-        check_range(path, offset, length)
-        return await in_thread(_files.read_range, self._full(path), offset, length)
+        if offset < 0 or (length is not None and length < 0):
+            check_range(path, offset, length)
+        full = self._full(path)
+        # As `in_thread` does; asking here spares every sync poll a coroutine.
+        if is_inline():
+            return _files.read_range(full, offset, length)
+        return await in_thread(_files.read_range, full, offset, length)
 
     async def awrite(self, path: str, data: bytes) -> None:
         await in_thread(_files.write, self._full_to_write(path), data, self._fsync)
 
     async def aappend(self, path: str, data: bytes) -> None:
-        await self._append(path, data, whole_lines=False)
-
-    async def aappend_lines(self, path: str, data: bytes) -> None:
-        await self._append(path, data, whole_lines=True)
-
-    async def _append(self, path: str, data: bytes, *, whole_lines: bool) -> None:
         full = self._full_to_write(path)
         if is_inline():
-            _files.append(full, data, whole_lines, self._fsync)
+            _files.append(full, data, False, self._fsync)
         else:
-            append = Append(data, whole_lines, self._fsync)
-            await queue_append(full, partial(_files.append_all, full), append)
+            await self._queue_append(full, Append(data, whole_lines=False, durable=self._fsync))
+
+    async def aappend_lines(self, path: str, data: bytes) -> None:
+        full = self._full_to_write(path)
+        if is_inline():
+            _files.append(full, data, True, self._fsync)
+        else:
+            await self._queue_append(full, Append(data, whole_lines=True, durable=self._fsync))
+
+    async def _queue_append(self, full: str, append: Append) -> None:
+        await queue_append(full, partial(_files.append_all, full), append)
 
     async def astat(self, path: str) -> StorageStat | None:
         return await in_thread(_files.stat_file, self._full(path))

@@ -15,6 +15,7 @@ __all__ = ["check_file", "check_name", "check_path", "check_range", "refuse_uri"
 _URI = re.compile(r"\s*(s3a?|gc?s|az|abfss?|adl|memory|https?|hdfs|file):/", re.IGNORECASE)
 
 
+@functools.lru_cache(maxsize=4096)
 def storage_join(*parts: str) -> str:
     """Join path parts with '/', the way every path of a storage is built.
 

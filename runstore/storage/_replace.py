@@ -97,7 +97,7 @@ def _link(descriptor: int, target: str, temp: str) -> bool:
     return True
 
 
-def write_all(descriptor: int, data: bytes) -> tuple[int, OSError | None]:
+def write_all(descriptor: int, data: bytes | memoryview) -> tuple[int, OSError | None]:
     """Write to a descriptor: how many bytes, and the error that kept the rest from being written."""
     written = 0
     try:

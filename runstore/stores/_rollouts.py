@@ -62,11 +62,12 @@ class RolloutCache:
             data = await storage.aread(path)
         except NotFoundError:
             return []
-        digest = await _digest(data)
-        records = self._kept_records(path, digest)
+        # Only a file that may change and keep its time is told by its bytes: hashing costs half of parsing.
+        digest = b"" if settled else await _digest(data)
+        records = self._kept_records(path, digest) if digest else None
         if records is None:
             parsed = await parse_file(data, storage.url(path))
-            kept = self._kept_records(path, digest)  # by another caller meanwhile
+            kept = self._kept_records(path, digest) if digest else None  # by another caller meanwhile
             records = parsed if kept is None else kept
         self._keep(path, _Entry(stat, settled, len(data), digest, records))
         return records

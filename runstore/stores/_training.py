@@ -125,7 +125,7 @@ class TrainingRunStore(IterationFiles):
 
     def read_new_metrics(self) -> list[Record]:
         """Sync twin of `aread_new_metrics`."""
-        return self.storage.run_sync(self.aread_new_metrics)
+        return self._metrics.read()
 
     async def aread_metrics_by_step(self) -> list[Record]:
         """The buffered metrics as a clean series: one record a step, in ascending order of step.
@@ -171,8 +171,8 @@ class TrainingRunStore(IterationFiles):
         """Metrics as they are written: an async iterator of batches.
 
         Args:
-            cursor: Where to begin: `None` for the first record, `"end"` for what comes from now on,
-                or the cursor of a batch or of `metrics_cursor()`. A cursor into a file that was
+            cursor: Where to begin: `None` for the first record, `"end"` for what comes once the
+                iteration has begun, or the cursor of a batch or of `metrics_cursor()`. A cursor into a file that was
                 replaced since gives a batch with `reset` set, and that file from its start.
             interval: Seconds between looks at the storage; on a local disk a change is seen within
                 tens of milliseconds all the same.

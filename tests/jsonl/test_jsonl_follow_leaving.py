@@ -380,8 +380,10 @@ async def main():
         follower = store.afollow_metrics(cursor=cursor)
         kept.append(follower)
         asyncio.create_task(wait(follower))
+    async with asyncio.timeout(20):
+        while any(follower._follow._position is None for follower in kept):  # "end" is where it first looks
+            await asyncio.sleep(0.01)
     kept.append(store.afollow_metrics())
-    await asyncio.sleep(0.1)
 
 async def wait(follower):
     async for batch in follower:
