@@ -172,8 +172,9 @@ class TrainingRunStore(IterationFiles):
 
         Args:
             cursor: Where to begin: `None` for the first record, `"end"` for what comes once the
-                iteration has begun, or the cursor of a batch or of `metrics_cursor()`. A cursor into a file that was
-                replaced since gives a batch with `reset` set, and that file from its start.
+                iteration has begun, or the cursor of a batch or of `metrics_cursor()`. A cursor
+                into a file that was replaced since gives a batch with `reset` set, and that file
+                from its start.
             interval: Seconds between looks at the storage; on a local disk a change is seen within
                 tens of milliseconds all the same.
 
