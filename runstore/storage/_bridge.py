@@ -114,9 +114,14 @@ class _IOLoop:
         self.portal = self._ready.result()
 
     def _run(self) -> None:
-        # Debug off even under `python -X dev`: a slow task here is no fault of the user's.
-        with asyncio.Runner(debug=False) as runner:
-            runner.run(self._hold_portal())
+        try:
+            # Debug off even under `python -X dev`: a slow task here is no fault of the user's.
+            with asyncio.Runner(debug=False) as runner:
+                runner.run(self._hold_portal())
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)  # no descriptor left for a loop, say: the caller is told
 
     async def _hold_portal(self) -> None:
         self.loop = asyncio.get_running_loop()
