@@ -48,7 +48,7 @@ def test_every_python_block_runs(text: str, tmp_path: Path) -> None:
     output = done.stdout.splitlines()
     assert output[:5] == ["tiny", "['final']", "97 0.01020408163265306", "98 0.010101010101010102", "99 0.01"]
     assert output[5] == "[{'step': 100, 'loss': 0.009}]"
-    assert any(re.fullmatch(r"\d+ new, up to step 100", line) for line in output)
+    assert any(re.fullmatch(r"\d+ new records", line) for line in output)
     assert "event: metrics" in output
     for first, block in blocks(text, "sh"):
         for command in block.splitlines():

@@ -210,7 +210,7 @@ def _convert(value: Any, convert: Convert, path: str) -> Any:
         return convert(value)
     except Exception as error:  # a foreign type's own method may raise anything
         msg = (
-            f"{path or 'the value'} is a {type(value).__qualname__}, which has no JSON form: "
+            f"{path or 'the value'} is of type {type(value).__qualname__}, which has no JSON form: "
             "convert it to a number, string, list or dict first"
         )
         raise UnstorableValueError(msg) from error
@@ -230,7 +230,7 @@ def _plain_key(key: Any, convert: Convert, path: str) -> str:
     place = f"the key {key!r} of {path or 'the record'}"
     plain = _convert(key, convert, place)
     if isinstance(plain, list | dict):
-        msg = f"{place} is a {type(key).__qualname__}, which cannot name a value in JSON: use a string"
+        msg = f"{place} is of type {type(key).__qualname__}, which cannot name a value in JSON: use a string"
         raise UnstorableValueError(msg)
     return _plain_key(plain, convert, path)
 

@@ -149,7 +149,7 @@ class _Poller:
         seen: Hashable = None
         while not _pollers.retire(self, self._storage, self._path):
             interval = min(list(self._followers.values()), default=0.0)
-            seen = await self._storage.await_change(self._path, seen, interval)
+            seen = await self._storage.awatch(self._path, seen, interval)
             position = await self._read_on(position)
 
     async def _read_on(self, position: Position) -> Position:
@@ -377,7 +377,11 @@ class AsyncFollower:
 
 
 class Follower:
-    """Batches of records as they are written: the sync twin of `AsyncFollower`."""
+    """Batches of records as they are written: the sync twin of `AsyncFollower`.
+
+    Waiting for a batch blocks the thread: inside a running event loop, where the writer may be a task of
+    that loop, use the async one.
+    """
 
     def __init__(self, storage: Storage, path: str, cursor: str | None, interval: float) -> None:
         self._follow = _Follow(storage, path, cursor, interval)

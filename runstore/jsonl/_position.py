@@ -79,11 +79,11 @@ class Bookmark:
         Raises:
             InvalidInputError: The string is no cursor.
         """
-        match = _CURSOR.fullmatch(cursor)
+        match = _CURSOR.fullmatch(str(cursor))  # whatever came from outside
         offset, size = (int(match[1]), int(match[2])) if match else (0, -1)
         if match is None or not min(offset, 1) <= size <= min(offset, ANCHOR_SIZE):
             msg = (
-                f"{cursor[:80]!r} is no cursor: pass one that a Batch or metrics_cursor() gave, "
+                f"{cursor!r:.80} is no cursor: pass one that a Batch or metrics_cursor() gave, "
                 "'end' for what comes from now on, or None for everything"
             )
             raise InvalidInputError(msg)

@@ -56,7 +56,7 @@ class _Queue:
         if error is not None:
             raise error
 
-    async def follow(self, append: Append) -> None:
+    async def join(self, append: Append) -> None:
         """Append with the next commit."""
         entry = _Waiting(append, self._loop.create_future())
         self._waiting[entry.done] = entry
@@ -114,7 +114,7 @@ class _Queues:
             queues = self._by_loop.setdefault(loop, {})
         queue = queues.get(key)
         if queue is not None:
-            return await queue.follow(append)
+            return await queue.join(append)
         queue = queues[key] = _Queue(loop, key, append_all)
         return await queue.lead(append)
 

@@ -209,7 +209,7 @@ class AsyncStorage(ABC):
                     found.append(StorageEntry(path, entry.stat))
         return sorted(found, key=lambda entry: entry.path)
 
-    async def await_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+    async def awatch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
         """Wait until a file may have changed, or until `seconds` are over.
 
         Args:
@@ -324,9 +324,9 @@ class Storage(AsyncStorage):
         """Sync twin of `afind`."""
         return self.run_sync(self.afind, prefix, starting)
 
-    def wait_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
-        """Sync twin of `await_change`."""
-        return self.run_sync(self.await_change, path, seen, seconds)
+    def watch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+        """Sync twin of `awatch`."""
+        return self.run_sync(self.awatch, path, seen, seconds)
 
     def remove(self, path: str) -> None:
         """Sync twin of `aremove`."""

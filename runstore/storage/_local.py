@@ -128,7 +128,7 @@ class LocalStorage(Storage):
     async def aremove_dir(self, path: str) -> None:
         await in_thread(_files.remove_dir, self._full(path))
 
-    async def await_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+    async def awatch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
         full = self._full(path)
         if not isinstance(seen, tuple):
             return await in_thread(_files.signature, full)

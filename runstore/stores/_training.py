@@ -170,6 +170,8 @@ class TrainingRunStore(IterationFiles):
     def afollow_metrics(self, *, cursor: str | None = None, interval: float = 0.25) -> AsyncFollower:
         """Metrics as they are written: an async iterator of batches.
 
+        Its sync twin blocks the calling thread, with any event loop on it, while it waits for one.
+
         Args:
             cursor: Where to begin: `None` for the first record, `"end"` for what comes once the
                 iteration has begun, or the cursor of a batch or of `metrics_cursor()`. A cursor
@@ -179,7 +181,7 @@ class TrainingRunStore(IterationFiles):
                 tens of milliseconds all the same.
 
         Raises:
-            InvalidInputError: The cursor is none, or the interval is not positive.
+            InvalidInputError: The string is no cursor, or the interval is not positive.
         """
         return AsyncFollower(self.storage, self._path(METRICS), cursor, interval)
 
@@ -192,12 +194,12 @@ class TrainingRunStore(IterationFiles):
 
         Args:
             metrics: Names and values; numbers of numpy, torch and the like are taken.
-            step: Training step.
+            step: Training step; a `step` among the metrics takes its place.
 
         Raises:
-            UnstorableValueError: A value has no JSON form; nothing was written.
+            UnstorableValueError: It is no mapping, or a value has no JSON form; nothing was written.
         """
-        record = metrics if step is None else {"step": step, **metrics}
+        record = {"step": step, **metrics} if step is not None and hasattr(metrics, "keys") else metrics
         await self.storage.aappend_lines(self._path(METRICS), encode_record(record))
 
     def write_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:

@@ -22,7 +22,7 @@ class Colours:
             name: colour == "async"
             for colour, names in (
                 (writes, ("write", "append", "append_lines", "remove", "remove_dir", "flush", "close")),
-                (reads, ("read", "read_range", "stat", "exists", "list_dir", "scan", "find", "wait_change")),
+                (reads, ("read", "read_range", "stat", "exists", "list_dir", "scan", "find", "watch")),
             )
             for name in names
         }
@@ -95,7 +95,7 @@ class Colours:
         entries: list[StorageEntry] = await self._call("find", prefix, starting)
         return entries
 
-    async def wait_change(self, path: str, seen: Hashable, seconds: float) -> Hashable:
-        """`await_change` or `wait_change`."""
-        token: Hashable = await self._call("wait_change", path, seen, seconds)
+    async def watch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
+        """`awatch` or `watch`."""
+        token: Hashable = await self._call("watch", path, seen, seconds)
         return token

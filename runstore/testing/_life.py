@@ -40,20 +40,20 @@ class LifeLaws(Bench):
 
     async def test_wait_change_sees_a_change(self, colours: Colours) -> None:
         """After a change of the file, its coming and its going too, the next token is another one."""
-        seen = await colours.wait_change("a/f", None, 30)
+        seen = await colours.watch("a/f", None, 30)
         for change in (colours.write("a/f", b"1"), colours.append("a/f", b"2"), colours.remove("a/f")):
             await change
             before, begin = seen, time.monotonic()
             while seen == before:
                 assert time.monotonic() - begin < 20
-                seen = await colours.wait_change("a/f", seen, 0.05)
+                seen = await colours.watch("a/f", seen, 0.05)
 
     async def test_wait_change_ends_in_time(self, colour: Colours) -> None:
         """The first call returns at once, and one without a change when its time is over."""
         await colour.write("f", TEN)
         begin = time.monotonic()
-        seen = await colour.wait_change("f", None, 30)
-        await colour.wait_change("f", seen, 0.05)
+        seen = await colour.watch("f", None, 30)
+        await colour.watch("f", seen, 0.05)
         assert time.monotonic() - begin < 10
 
     # ---- life

@@ -157,7 +157,7 @@ class NameLaws(Bench):
             colour.find,
             colour.remove,
             colour.remove_dir,
-            lambda path: colour.wait_change(path, None, 0.01),
+            lambda path: colour.watch(path, None, 0.01),
         ]
         for path in ESCAPING:
             for operation in operations:

@@ -30,7 +30,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "alist_dir": ("",),
     "ascan": ("",),
     "afind": ("",),
-    "await_change": ("f", (1, 2, 3), 0.01),
+    "awatch": ("f", (1, 2, 3), 0.01),
     "aremove": ("gone",),
     "aremove_dir": ("gone",),
     "aflush": (),

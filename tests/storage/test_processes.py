@@ -206,9 +206,9 @@ INTERRUPTED = """
             for batch in store.follow_metrics(cursor="end"):
                 raise AssertionError(batch)
         elif kind == "wait":
-            seen = storage.wait_change("f", None, 60)
+            seen = storage.watch("f", None, 60)
             while True:
-                storage.wait_change("f", seen, 60)
+                storage.watch("f", seen, 60)
 
     print("ready", flush=True)
     try:
