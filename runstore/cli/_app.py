@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from runstore import IncrementalReader, InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
+from runstore import (
+    IncrementalReader,
+    InvalidInputError,
+    LocalStorage,
+    NotFoundError,
+    RunStoreError,
+    StorageEntry,
+    TrainingRunStore,
+)
 from runstore.cli._demo import new_folder, run_demo
+from runstore.cli._place import store_at
 from runstore.cli._plot import LARGEST
 from runstore.cli._scan import read_curves, summarize
-from runstore.cli._text import printable
+from runstore.cli._text import one_line, printable
 from runstore.cli._view import View
 
 __all__ = ["app"]
@@ -33,6 +42,8 @@ Run = Annotated[
 METRICS = "metrics.jsonl"
 RUN_FILES = {"config.json", METRICS, "timing_spans.jsonl", "checkpoints.jsonl", "code.diff"}
 NEAR_MATCHES = 6
+
+Found = TypeVar("Found")
 
 
 def print_version(asked: bool | None) -> None:
@@ -62,7 +73,7 @@ def demo(
 ) -> None:
     """Train something small for a few seconds, watch it, and read it back."""
     view = View()
-    if uri is not None and holds_run(TrainingRunStore(uri)):
+    if uri is not None and holds_run(store_at(uri)):
         msg = f"{uri} holds a run already: choose another place for the demo"
         raise InvalidInputError(msg)
     run_demo(view, new_folder(Path.cwd()) if uri is None else uri)
@@ -73,11 +84,32 @@ def show(run: Run) -> None:
     """Show what a run holds: config, metrics, iterations, checkpoints."""
     store, view = open_run(run), View()
     view.line(store.url(), "bold")
-    view.config(store.read_config())
-    view.metrics(summarize(store.storage, METRICS))
-    view.iterations(store.list_iterations())
-    view.checkpoints(store.read_checkpoint_records())
-    view.files([entry for entry in store.storage.scan("") if entry.path in RUN_FILES])
+    parts = [
+        show_part(view, "Config", store.read_config, view.config),
+        show_part(view, "Metrics", lambda: summarize(store.storage, METRICS), view.metrics),
+        show_part(view, "Iterations", store.list_iterations, view.iterations),
+        show_part(view, "Checkpoints", store.read_checkpoint_records, view.checkpoints),
+        show_part(view, "Files", lambda: run_files(store), view.files),
+    ]
+    if not all(parts):
+        typer.echo(f"runstore: {parts.count(False)} of {len(parts)} parts could not be read", err=True)
+        raise typer.Exit(1)
+
+
+def show_part(view: View, title: str, read: Callable[[], Found], show_it: Callable[[Found], None]) -> bool:
+    """Show a part of a run, or why it cannot be read: the other parts are worth showing all the same."""
+    try:
+        found = read()
+    except (RunStoreError, OSError) as error:
+        view.heading(title)
+        view.line(one_line(error), "red")
+        return False
+    show_it(found)
+    return True
+
+
+def run_files(store: TrainingRunStore) -> list[StorageEntry]:
+    return [entry for entry in store.storage.scan("") if entry.path in RUN_FILES]
 
 
 @app.command()
@@ -127,10 +159,17 @@ def plot(
     store, view = open_run(run), View()
     curves = read_curves(store.storage, METRICS, keys)
     # All of them before the first is drawn: a wrong key gives the error and nothing else.
+    empty = [
+        key for key, curve in curves.items() if not (has_points(curve.by_step) or has_points(curve.by_record))
+    ]
+    if empty:
+        why = why_no_curve(empty, store)
+        if len(empty) == len(curves):
+            raise InvalidInputError(why)
+        typer.echo(f"runstore: warning: {one_line(why)}", err=True)
     for key, curve in curves.items():
-        if not (has_points(curve.by_step) or has_points(curve.by_record)):
-            raise InvalidInputError(why_no_curve(key, store))
-    for key, curve in curves.items():
+        if key in empty:
+            continue
         values, x_label = (
             (curve.by_step, "step") if has_points(curve.by_step) else (curve.by_record, "record")
         )
@@ -147,12 +186,23 @@ def is_drawable(x: int, y: Any) -> bool:
     return is_number and abs(y) < LARGEST and abs(x) < LARGEST
 
 
-def why_no_curve(key: str, store: TrainingRunStore) -> str:
+def why_no_curve(keys: Sequence[str], store: TrainingRunStore) -> str:
+    """What to say of keys that have nothing to draw.
+
+    Raises:
+        InvalidInputError: One of them is not in the metrics at all.
+    """
     known = sorted(summarize(store.storage, METRICS).series)
-    if key in known:
-        return f"no value of {key!r} is a finite number"
     if not known:
-        return f"there are no metrics yet in {store.url(METRICS)}"
+        msg = f"there are no metrics yet in {store.url(METRICS)}"
+        raise InvalidInputError(msg)
+    for key in keys:
+        if key not in known:
+            raise InvalidInputError(no_such_key(key, known))
+    return f"no value of {', '.join(map(repr, keys))} is a finite number"
+
+
+def no_such_key(key: str, known: Sequence[str]) -> str:
     inside = [name for name in known if key.lower() in name.lower()]
     near = dict.fromkeys([*difflib.get_close_matches(key, known, NEAR_MATCHES), *inside])
     listed = list(near or known)[:NEAR_MATCHES]
@@ -182,7 +232,7 @@ def open_folder(uri: str) -> TrainingRunStore:
     Raises:
         NotFoundError: There is no folder.
     """
-    store = TrainingRunStore(uri)
+    store = store_at(uri)
     if isinstance(store.storage, LocalStorage) and not store.storage.root.is_dir():
         kind = "is a file, and a run is a folder" if store.storage.root.exists() else "does not exist"
         msg = f"{uri} {kind}"

@@ -15,14 +15,17 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from runstore import TrainingRunStore
+from runstore.cli._place import store_at
 from runstore.cli._text import short
 from runstore.cli._train import Config, train
 from runstore.cli._view import View, iterations_note
+from runstore.storage._errors import write_error
 
 __all__ = ["new_folder", "run_demo"]
 
 # What the table at the end shows, and which value of each is the best.
 HEADLINES = {"reward/mean": "highest", "test/reward/mean": "highest", "policy/entropy": "lowest"}
+HEADLINE_COLUMNS = ("key", "first", "last", "best", "best at step")
 PLAIN_LINE_EVERY = 10
 SPARK_STEPS = 20
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -31,12 +34,21 @@ Show = Callable[[dict[str, Any]], None]
 
 
 def new_folder(parent: Path) -> str:
-    """Make a folder of this moment's name that nobody else has, and give its name."""
+    """Make a folder of this moment's name that nobody else has, and give its name.
+
+    Raises:
+        AccessDeniedError: The parent may not be written to.
+        StorageFullError: No space is left.
+    """
     stem = time.strftime("runstore-demo-%Y%m%d-%H%M%S")
     for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
-        with contextlib.suppress(FileExistsError):
+        try:
             (parent / name).mkdir()
-            return name
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise write_error(error, str(parent / name)) from error
+        return name
     raise AssertionError  # the names never end
 
 
@@ -45,7 +57,7 @@ def run_demo(view: View, place: str) -> None:
     config = Config()
     view.line(f"Training a policy on a bandit of {config.arms} arms, saved to {place}")
     try:
-        asyncio.run(train_and_watch(TrainingRunStore(place), config, view))
+        asyncio.run(train_and_watch(store_at(place), config, view))
     except KeyboardInterrupt:
         view.line(f"Stopped. Every step written so far is in {place}")
         raise
@@ -110,10 +122,10 @@ def plain_progress(view: View, steps: int) -> Iterator[Show]:
 
 def show_result(view: View, place: str) -> None:
     """Open the run anew, as a script or a notebook would, and print what is in it."""
-    store = TrainingRunStore(place)
+    store = store_at(place)
     metrics = store.read_metrics()
     view.heading("What the run holds")
-    view.table(("metric", "first", "last", "best", "at step"), headline_rows(metrics))
+    view.table(HEADLINE_COLUMNS, headline_rows(metrics), drop=("first", "best at step"))
     view.line()
     view.line(f"iterations   {iterations_note(store.list_iterations())}")
     view.line(f"checkpoints  {', '.join(record.name for record in store.read_checkpoint_records())}")

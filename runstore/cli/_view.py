@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,10 +25,16 @@ __all__ = ["View"]
 # Columns of a table where no terminal sets a limit, so that nothing is cut on its way into a file.
 UNLIMITED = 1_000
 
-# A narrow terminal gets only the first columns.
-METRIC_COLUMNS = ("key", "last", "lowest", "highest", "at step", "records")
-NARROW_COLUMNS = 4
-WIDE = 80
+METRIC_COLUMNS = ("key", "last", "last at step", "lowest", "highest", "records")
+# What a terminal that is too narrow goes without, the first of them first.
+METRIC_COLUMNS_TO_DROP = ("records", "last at step", "highest", "lowest")
+
+# What names get at least, in columns and as a share of the terminal, before they are folded.
+NAME_WIDTH = 30
+NAME_SHARE = 0.5
+# What a value may take up where not all fits: more than any number needs, but for huge ones.
+VALUE_WIDTH = 14
+COLUMN_GAP = 3  # as rich leaves it
 
 CONFIG_ROWS = 24
 CONFIG_KEY_WIDTH = 40
@@ -40,7 +48,9 @@ class View:
     """Prints to the standard output: in colour and within the width of a terminal, if it is one."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False, markup=False, emoji=False, width=_width())
+        width = _width()
+        self.console = Console(highlight=False, markup=False, emoji=False, width=width)
+        self._has_limit = width != UNLIMITED
 
     @property
     def is_live(self) -> bool:
@@ -64,14 +74,61 @@ class View:
             Text.assemble((title, "bold"), ("  " if note else ""), (note, "dim")), soft_wrap=True
         )
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table: names on the left, numbers on the right."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        drop: Iterable[str] = (),
+        left: Collection[str] = (),
+    ) -> list[str]:
+        """Print a table: names on the left, numbers on the right.
+
+        Args:
+            columns: Their titles; the first is that of the names.
+            rows: A text for each column.
+            drop: Columns to do without where there is no room for all of them, the first of them first.
+            left: Columns of text, which begins on the left.
+
+        Returns:
+            The columns that there was no room for, which are named below the table too.
+        """
+        names, *values = zip(columns, *rows, strict=True)
+        widths, dropped = self._fit(names, values, drop, left)
+        name_width = max(self.console.width - sum(widths.values()), 1)
         table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
-        for index, column in enumerate(columns):
-            table.add_column(column, justify="right" if index else "left", overflow="fold", no_wrap=index > 0)
-        for row in rows:
-            table.add_row(*map(Text, row))
+        table.add_column(columns[0], no_wrap=True)
+        for column, width in widths.items():
+            justify: Literal["left", "right"] = "left" if column in left else "right"
+            table.add_column(column, justify=justify, max_width=width - COLUMN_GAP, no_wrap=True)
+        shown = [column[1:] for column in values if column[0] in widths]
+        for name, *row in zip(names[1:], *shown, strict=True):
+            table.add_row(_fold(name, name_width), *map(Text, row))
         self.console.print(table)
+        if dropped:
+            self.line(f"too narrow for: {', '.join(dropped)}", "dim")
+        return dropped
+
+    def _fit(
+        self,
+        names: Sequence[str],
+        values: Sequence[Sequence[str]],
+        drop: Iterable[str],
+        left: Collection[str],
+    ) -> tuple[dict[str, int], list[str]]:
+        """The width of each column of values that stays, and the columns that do not."""
+        limit = self.console.width
+        room = limit - min(max(map(cell_len, names)), max(NAME_WIDTH, int(limit * NAME_SHARE)))
+        widths = {column[0]: max(map(cell_len, column)) + COLUMN_GAP for column in values}
+        if sum(widths.values()) > room:  # one long text must not push out every other column
+            most = VALUE_WIDTH + COLUMN_GAP
+            widths = {key: width if key in left else min(width, most) for key, width in widths.items()}
+        dropped = []
+        for column in drop:
+            if column in widths and sum(widths.values()) > room:
+                del widths[column]
+                dropped.append(column)
+        return widths, dropped
 
     # ---- parts of a run
 
@@ -90,9 +147,8 @@ class View:
         """Print what each key held last, and between which bounds."""
         self.heading("Metrics", metrics_note(summary))
         if summary.series:
-            columns = METRIC_COLUMNS if self.console.width >= WIDE else METRIC_COLUMNS[:NARROW_COLUMNS]
             rows = (_series_row(key, series) for key, series in sorted(summary.series.items()))
-            self.table(columns, (row[: len(columns)] for row in rows))
+            self.table(METRIC_COLUMNS, rows, drop=METRIC_COLUMNS_TO_DROP)
         if summary.malformed:
             self._malformed(summary)
         if summary.unfinished:
@@ -108,11 +164,24 @@ class View:
         self.heading("Iterations", iterations_note(iterations))
 
     def checkpoints(self, checkpoints: Sequence[CheckpointRecord]) -> None:
-        """Print the latest checkpoints."""
+        """Print the latest checkpoints, and of the newest the paths that the table has no room for."""
         note = _more(len(checkpoints), CHECKPOINT_ROWS, "checkpoints.jsonl") if checkpoints else "none"
         self.heading("Checkpoints", note)
-        for record in checkpoints[-CHECKPOINT_ROWS:]:
-            self.line(record_line(record.to_dict(), longest=PATH_LENGTH))
+        rows = [dict(flatten(record.to_dict())) for record in checkpoints[-CHECKPOINT_ROWS:]]
+        if not rows:
+            return
+        keys = dict.fromkeys(["name", *(key for row in rows for key in row)])
+        columns = sorted(keys, key=_is_path)  # which leaves the rest of the order as it is
+        paths = [column for column in columns if _is_path(column)]
+        texts = [[_checkpoint_value(column, row) for column in columns] for row in rows]
+        titles = [printable(column) for column in columns]
+        dropped = self.table(titles, texts, drop=titles[:0:-1], left=[printable(path) for path in paths])
+        for path in paths:
+            title, newest = printable(path), rows[-1]
+            if title in dropped and path in newest:
+                self.line(
+                    f"{title} of {_checkpoint_value('name', newest)}  {_checkpoint_value(path, newest)}"
+                )
 
     def files(self, entries: Sequence[StorageEntry]) -> None:
         """Print the sizes of the run's own files."""
@@ -122,7 +191,7 @@ class View:
     def plot(self, title: str, points: Sequence[Point], x_label: str, height: int) -> None:
         """Print a curve."""
         self.heading(printable(title), f"against {x_label}")
-        width = min(self.console.width, PLOT_WIDTH) if self.console.is_terminal else PIPED_PLOT_WIDTH
+        width = min(self.console.width, PLOT_WIDTH) if self._has_limit else PIPED_PLOT_WIDTH
         ascii_only = not self.console.encoding.lower().startswith("utf")
         for row in draw(points, width, height, ascii_only=ascii_only):
             self.line(row, "green")
@@ -169,7 +238,30 @@ def short_step(step: float) -> str:
 def _series_row(key: str, series: Series) -> tuple[str, ...]:
     step = "" if series.last_step is None else short(series.last_step)
     bounds = (short(series.lowest), short(series.highest)) if series.has_numbers else ("", "")
-    return (printable(key), short(series.last), *bounds, step, str(series.count))
+    return (printable(key), short(series.last), step, *bounds, str(series.count))
+
+
+def _is_path(key: str) -> bool:
+    return key.endswith("_path")
+
+
+def _checkpoint_value(key: str, row: Mapping[str, Any]) -> str:
+    if key not in row:
+        return ""
+    return short(row[key], PATH_LENGTH) if _is_path(key) else short(row[key])
+
+
+def _fold(name: str, width: int) -> Text:
+    """A name that is too long goes on in further lines, each of whole parts between its slashes."""
+    lines = [""]
+    for part in re.findall(r"[^/]*/|[^/]+", name):
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("  ")
+        lines[-1] += part
+    texts = [Text(line) for line in lines]
+    for text in texts:
+        text.truncate(width, overflow="ellipsis")
+    return Text("\n").join(texts)
 
 
 def _more(count: int, shown: int, where: str) -> str:
@@ -189,5 +281,8 @@ def _size(size: float) -> str:
 
 
 def _width() -> int | None:
-    """The width for rich: a terminal's own, or what COLUMNS says."""
-    return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else UNLIMITED
+    """The width for rich: what COLUMNS says, or a terminal's own."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    return None if sys.stdout.isatty() else UNLIMITED

@@ -25,7 +25,15 @@ from runstore.jsonl._decode import Record
 from runstore.jsonl._position import Bookmark, Position
 from runstore.jsonl._scan import end_of_file, fetch, open_bookmark, pieces, take
 from runstore.storage import Storage
-from runstore.storage._bridge import breathe, in_thread, is_inline, on_fork, running_loop, spawn_on_io_loop
+from runstore.storage._bridge import (
+    WAKE_SECONDS,
+    breathe,
+    in_thread,
+    is_inline,
+    on_fork,
+    running_loop,
+    spawn_on_io_loop,
+)
 
 __all__ = ["AsyncFollower", "Follower"]
 
@@ -116,7 +124,9 @@ class _Poller:
         """Return when the head is another than `known`, the poller failed or the follower closed."""
         if is_inline():
             with self._changed:
-                self._changed.wait_for(lambda: self._is_news(known, follower))
+                # An interrupt that arrives just before a wait is noticed when that wait is over.
+                while not self._changed.wait_for(lambda: self._is_news(known, follower), WAKE_SECONDS):
+                    pass
             return
         loop = running_loop()
         with self._changed:
@@ -133,9 +143,10 @@ class _Poller:
     def _is_news(self, known: _Head | None, follower: _Follow) -> bool:
         return self._head is not known or follower.closed or self.ended
 
-    def wake(self) -> None:
-        """Have everyone who waits look again."""
+    def wake(self, head: _Head | None = None) -> None:
+        """Have everyone who waits look again, at a new head if there is one."""
         with self._changed:
+            self._head = head or self._head
             self._changed.notify_all()
             waiting, self._waiting = self._waiting, {}
         for loop, futures in waiting.items():
@@ -144,8 +155,7 @@ class _Poller:
 
     async def _run(self) -> None:
         position = await end_of_file(self._storage, self._path)
-        self._head = _Head(0, position)
-        self.wake()
+        self.wake(_Head(0, position))
         seen: Hashable = None
         while not _pollers.retire(self, self._storage, self._path):
             interval = min(list(self._followers.values()), default=0.0)
@@ -178,8 +188,7 @@ class _Poller:
             self._kept_size += chunk.size
             while self._kept_size > KEPT_SIZE and len(self._chunks) > 1:
                 self._kept_size -= self._chunks.popleft().size
-            self._head = _Head(count + 1, chunk.position)
-        self.wake()
+            self.wake(_Head(count + 1, chunk.position))
 
 
 def _wake_all(futures: list[asyncio.Future[None]]) -> None:

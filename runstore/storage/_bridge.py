@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
 __all__ = [
+    "WAKE_SECONDS",
     "breathe",
     "call_on_io_loop",
     "drive",

@@ -274,9 +274,13 @@ async def test_h02_each_new_byte_is_read_once_for_all(tmp_path: Path, path: Path
 
 
 def _followers_in_step(root: Path) -> list[int]:
+    """One item for each follower that has seen all that the poller knows, and waits for more."""
     poller = _follow._pollers._by_file.get((str(root), METRICS))
-    waiting = [] if poller is None else [future for futures in poller._waiting.values() for future in futures]
-    return list(range(len(waiting)))
+    if poller is None:
+        return []
+    with poller._changed:  # before there is a head, followers wait for that
+        waiting = list(poller._waiting.values()) if poller._head is not None else []
+    return [index for futures in waiting for index, _ in enumerate(futures)]
 
 
 LARGE_FILE = """
