@@ -47,7 +47,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OPERATION_THREADS = 32
-WAKE_SECONDS = 0.25
+WAKE_SECONDS = 0.25  # how long a signal may go unnoticed that came just before a thread waits
 FOLLOWER_THREADS = 256  # spawned only while that many polls hang at once
 
 
