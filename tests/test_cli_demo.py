@@ -114,6 +114,7 @@ def test_the_output_tells_the_whole_story(demo: Demo) -> None:
     assert re.findall(r"step (\d+)/80  reward 0\.\d\d\n", demo.output) == [
         str(step) for step in range(10, STEPS + 1, 10)
     ]
+    assert re.search(r"^key +first +last +best +best at step *$", demo.output, re.MULTILINE)
     assert re.search(r"reward/mean +0\.\d+ +0\.\d+ +0\.\d+ +\d+\n", demo.output)
     assert "iterations   9, from 0 to 79" in demo.output
     assert "000020, 000040, 000060, final" in demo.output
@@ -145,7 +146,7 @@ def test_show_tells_what_the_demo_kept(demo: Demo, untouched: None) -> None:
     assert "80 records, steps 0 to 79, 8 keys" in output
     assert re.search(rf"^reward/mean +{last['reward/mean']:.4g} ", output, re.MULTILINE)
     assert "9, from 0 to 79; train rollouts in 9; train log tree in 9; eval greedy" in output
-    assert "name final  batch 80  final true" in output
+    assert re.search(r"^final +80 +true +file:///.*/checkpoints/final\.json *$", output, re.MULTILINE)
 
 
 def test_the_same_seed_gives_the_same_metrics_anywhere(demo: Demo, tmp_path: Path) -> None:
@@ -182,6 +183,12 @@ def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path) -> None:
     steps = [row["step"] for row in json_lines(tmp_path / "stopped" / "metrics.jsonl")]
     assert steps == list(range(len(steps)))
     assert runstore("show", "stopped", folder=tmp_path).returncode == 0
+
+
+def test_the_folder_of_a_demo_is_no_part_of_a_clone() -> None:
+    """The repository's own rules have git ignore the folder that a demo without arguments makes."""
+    rules = (Path(__file__).parents[1] / ".gitignore").read_text().splitlines()
+    assert "runstore-demo-*/" in rules
 
 
 def test_two_demos_in_one_second_take_two_folders(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tests.commands import environment, runstore, tree_of
+from tests.scripts import NOBODY, start, write_script
 
 WRONG_URIS = {
     "s3://bucket/run": "this version keeps runs on local disks",
@@ -85,13 +87,78 @@ def test_a_demo_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert list(tree_of(tmp_path)) == ["file"]
 
 
-def test_a_broken_config_is_one_line(tmp_path: Path) -> None:
-    """A config that is no JSON names its file."""
-    (tmp_path / "config.json").write_text('{"a": ')
+# What the command needs is loaded before, as nobody may not be able to read where Python is installed.
+AS_NOBODY = f"""
+import contextlib, io, sys, tempfile
+from runstore import TrainingRunStore
+from runstore.cli import main
+_, folder, *arguments = sys.argv
+with tempfile.TemporaryDirectory() as other:
+    TrainingRunStore(other).write_config({{"a": 1}})
+    sys.argv[1:] = ["demo", other]
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        main()  # refuses, as a run is there
+{NOBODY}
+os.chdir(folder)
+sys.argv[1:] = arguments
+main()
+"""
+
+
+def test_a_demo_where_nothing_may_be_written_says_what_to_do() -> None:
+    """A folder that may not be written to: the cause, the path and the hint of every refusal, one line."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        script = write_script(folder, AS_NOBODY)
+        folder.chmod(0o555)
+        for arguments in (("demo",), ("demo", "run")):
+            with start(script, folder, *arguments) as process:
+                _, error = process.communicate(timeout=50)
+            assert process.returncode == 1
+            assert_one_line(error)
+            assert "Permission denied: check the owner and mode of the file and its folder" in error
+            assert str(folder / "run") in error  # the demo's own folder begins so too
+        assert list(tree_of(folder)) == [script.name]
+
+
+def sections(output: str) -> dict[str, list[str]]:
+    """The lines of each part that `show` prints, by the first word of its heading."""
+    parts = [part.splitlines() for part in output.split("\n\n")[1:]]
+    return {part[0].split()[0]: part for part in parts}
+
+
+def test_a_broken_config_leaves_the_rest_to_be_seen(tmp_path: Path) -> None:
+    """A config that is no JSON has its error, one line and no markup, in its part; the others are whole."""
+    run = tmp_path / "[red]run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"step":1,"loss":0.5}\n')
+    for broken in (b'{"a": ', b"[1]", b"\xff"):
+        (run / "config.json").write_bytes(broken)
+        done = runstore("show", run, folder=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr == "runstore: 1 of 5 parts could not be read\n"
+        shown = sections(done.stdout)
+        assert list(shown) == ["Config", "Metrics", "Iterations", "Checkpoints", "Files"]
+        assert len(shown["Config"]) == 2
+        assert f"{(run / 'config.json').as_uri()} " in shown["Config"][1]
+        assert shown["Metrics"][0] == "Metrics  1 record, steps 1 to 1, 1 key"
+        assert shown["Metrics"][-1].split() == ["loss", "0.5", "1", "0.5", "0.5", "1"]
+
+
+def test_files_that_cannot_be_read_leave_the_rest_to_be_seen(tmp_path: Path) -> None:
+    """Metrics and checkpoints that the system refuses to open each have their error in their part."""
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    (tmp_path / "iteration_000003").mkdir()
+    for name in ("metrics.jsonl", "checkpoints.jsonl"):
+        (tmp_path / name).symlink_to(name)  # a circle, which root cannot open either
     done = runstore("show", tmp_path, folder=tmp_path)
-    assert done.returncode == 1
-    assert_one_line(done.stderr)
-    assert "config.json is not valid JSON" in done.stderr
+    assert (done.returncode, done.stderr) == (1, "runstore: 2 of 5 parts could not be read\n")
+    shown = sections(done.stdout)
+    assert shown["Config"][1].split() == ["a", "1"]
+    for title, name in (("Metrics", "metrics.jsonl"), ("Checkpoints", "checkpoints.jsonl")):
+        assert len(shown[title]) == 2
+        assert str(tmp_path / name) in shown[title][1]
+    assert shown["Iterations"][0].startswith("Iterations  1, from 3 to 3")
 
 
 def test_a_wrong_option_explains_itself(tmp_path: Path) -> None:

@@ -59,9 +59,10 @@ def test_records_of_different_keys_are_summed_up(make: Make, tmp_path: Path) -> 
     rows = {line.split("  ")[0]: line.split("  ") for line in output.splitlines()}
     cells = {key: [cell.strip() for cell in row[1:] if cell.strip()] for key, row in rows.items()}
     assert "5 records, steps 1 to 4, 5 keys" in output
-    assert cells["loss"] == ["2", "2", "4", "3", "3"]
-    assert cells["reward/mean"] == ["0.5", "0.5", "0.5", "1", "1"]
-    assert cells["eval/acc"] == ["1", "1", "1", "4", "1"]
+    assert re.search(r"^key +last +last at step +lowest +highest +records *$", output, re.MULTILINE)
+    assert cells["loss"] == ["2", "3", "2", "4", "3"]
+    assert cells["reward/mean"] == ["0.5", "1", "0.5", "0.5", "1"]
+    assert cells["eval/acc"] == ["1", "4", "1", "1", "1"]
     assert cells["note"] == ["warm", "3", "1"]
     assert cells["no step"] == ["true", "1"]
 
@@ -110,10 +111,17 @@ def test_a_run_of_a_config_alone_can_be_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("rl_run", ["113 records, steps 0 to 112, 40 keys", "Checkpoints  5 of 23", "name final  batch 113"]),
+        (
+            "rl_run",
+            ["113 records, steps 0 to 112, 40 keys", "Checkpoints  5 of 23", "\nfinal      113   tinker://"],
+        ),
         (
             "sft_run",
-            ["30 records, steps 0 to 29, 11 keys", "Qwen/Qwen3-30B-A3B", "name final  batch 0  epoch 4"],
+            [
+                "30 records, steps 0 to 29, 11 keys",
+                "Qwen/Qwen3-30B-A3B",
+                "\nfinal        0       4   tinker://",
+            ],
         ),
     ],
 )
@@ -148,6 +156,46 @@ def test_a_foreign_metrics_file_is_shown_and_plotted(
     plotted = runstore("plot", tmp_path, key, folder=tmp_path)
     assert (plotted.returncode, plotted.stderr) == (0, "")
     assert f"{key}  against step" in plotted.stdout
+
+
+def test_a_place_is_told_without_the_way_there(make: Make, tmp_path: Path) -> None:
+    """`show ../run` and `show link/../run` name the folder itself, and the link's `..` is the system's."""
+    run = make([{"step": 1}])
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    for folder, place in ((tmp_path / "a", "../run"), (tmp_path, "link/../../run")):
+        shown = runstore("show", place, folder=folder)
+        assert (shown.returncode, shown.stdout.splitlines()[0]) == (0, run.as_uri())
+
+
+def test_checkpoints_are_a_table(make: Make, tmp_path: Path) -> None:
+    """A row a checkpoint, keys of any record as columns; where paths have no room the newest's are whole."""
+    run = make([{"step": 1}])
+    path = f"tinker://{'x' * 60}/weights"
+    rows = [
+        {"name": "000010", "batch": 10, "state_path": f"{path}/10", "loss": 0.25},
+        {"name": "[b]", "batch": 20, "epoch": 1, "state_path": f"{path}/20", "sampler_path": "\x1b/s"},
+    ]
+    (run / "checkpoints.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def shown(columns: str) -> list[list[str]]:
+        done = runstore("show", run, folder=tmp_path, env={"COLUMNS": columns})
+        lines = done.stdout.partition("Checkpoints")[2].partition("\n\n")[0].splitlines()
+        return [line.split() for line in [lines[1], *lines[3:]]]
+
+    assert shown("") == [
+        ["name", "batch", "epoch", "loss", "state_path", "sampler_path"],
+        ["000010", "10", "0.25", f"{path}/10"],
+        ["[b]", "20", "1", f"{path}/20", r"\x1b/s"],
+    ]
+    assert shown("40") == [
+        ["name", "batch", "epoch", "loss"],
+        ["000010", "10", "0.25"],
+        ["[b]", "20", "1"],
+        ["too", "narrow", "for:", "sampler_path,", "state_path"],
+        ["state_path", "of", "[b]", f"{path}/20"],
+        ["sampler_path", "of", "[b]", r"\x1b/s"],
+    ]
 
 
 # ---- plot
@@ -208,6 +256,18 @@ def test_a_key_without_numbers_says_so(make: Make, tmp_path: Path) -> None:
         assert done.stderr == f"runstore: no value of '{key}' is a finite number\n"
 
 
+def test_a_key_without_numbers_does_not_hide_the_others(make: Make, tmp_path: Path) -> None:
+    """The other keys are plotted as they were asked for, and stderr warns about the ones that are not."""
+    run = make([{"step": step, "name": "a", "loss": step, "bad": float("nan"), "x": 1} for step in range(9)])
+    done = runstore("plot", run, "x", "bad", "loss", "name", folder=tmp_path)
+    assert done.returncode == 0
+    assert re.findall(r"^(\S+)  against step$", done.stdout, re.MULTILINE) == ["x", "loss"]
+    assert done.stderr == "runstore: warning: no value of 'bad', 'name' is a finite number\n"
+    done = runstore("plot", run, "bad", "name", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "runstore: no value of 'bad', 'name' is a finite number\n"
+
+
 def test_a_terminal_without_unicode_gets_ascii(make: Make, tmp_path: Path) -> None:
     """Where braille cannot be printed the plot is made of plain characters."""
     run = make([{"step": step, "x": step} for step in range(9)])
@@ -259,6 +319,50 @@ def test_tables_and_plots_fit_a_terminal(columns: int, make: Make, tmp_path: Pat
     with in_terminal("plot", run, "loss", folder=tmp_path, columns=columns) as terminal:
         plotted = visible(terminal.read_to_end())
     assert max(map(len, plotted.splitlines())) <= columns
+
+
+METRIC_COLUMNS = ["lowest", "highest", "last at step", "records"]
+
+
+@pytest.mark.parametrize(("columns", "kept"), [(40, 1), (60, 2), (80, 4), (120, 4)])
+def test_names_stay_whole_and_missing_columns_are_named(
+    columns: int, kept: int, make: Make, tmp_path: Path
+) -> None:
+    """A narrow terminal goes without the less important columns, says so, and breaks no name."""
+    names = ["optim/grad_norm", "policy/top_chance", "reward/baseline"]
+    run = make([{"step": step} | dict.fromkeys(names, -0.12345678) for step in range(99)])
+    with in_terminal("show", run, folder=tmp_path, columns=columns) as terminal:
+        table = visible(terminal.read_to_end()).partition("Metrics")[2].partition("Iterations")[0]
+    lines = [line.strip() for line in table.splitlines()[1:] if line.strip()]
+    header = lines[0]
+    assert [column for column in METRIC_COLUMNS if column in header] == METRIC_COLUMNS[:kept]
+    assert [line.split()[0] for line in lines[2:5]] == names
+    assert all(line.split()[1] == "-0.1235" for line in lines[2:5])
+    dropped = ", ".join(reversed(METRIC_COLUMNS[kept:]))
+    assert " ".join(lines[5:]) == (f"too narrow for: {dropped}" if dropped else "")
+
+
+def test_names_wider_than_a_terminal_are_folded_at_their_slashes(make: Make, tmp_path: Path) -> None:
+    """A name goes on in a further line after a slash; a part that is too long alone ends in an ellipsis."""
+    folded, cut = "test/env/all/by_group/ac_tokens_per_turn", f"env/{'long' * 20}"
+    run = make([{"step": 1, folded: 0.5, cut: 0.25, "note": "a long text " * 9}])
+    output = runstore("show", run, folder=tmp_path, env={"COLUMNS": "40"}).stdout
+    rows = output.partition("Metrics")[2].partition("Iterations")[0].splitlines()
+    assert all(len(row) <= 40 for row in rows[1:-2])
+    words = [row.split() for row in rows[3:]]
+    assert words[:2] == [["env/", "0.25"], [f"{('long' * 20)[: len(words[1][0]) - 1]}…"]]
+    assert words[2:4] == [["note", "a", "long", "text", "a…"], ["test/env/all/by_group/", "0.5"]]
+    assert "".join(row[0] for row in words[3:5]) == folded
+
+
+@pytest.mark.parametrize(("columns", "width"), [("40", 40), ("90", 90), ("500", 100), ("0", 80), ("x", 80)])
+def test_a_piped_plot_is_as_wide_as_columns_says(
+    columns: str, width: int, make: Make, tmp_path: Path
+) -> None:
+    """COLUMNS sets the width of a plot in a pipe, up to the widest; what is no width is passed over."""
+    run = make([{"step": step, "loss": step} for step in range(0, 1001, 10)])
+    lines = runstore("plot", run, "loss", folder=tmp_path, env={"COLUMNS": columns}).stdout.splitlines()
+    assert width * 0.75 < max(map(len, lines)) <= width
 
 
 def test_no_color_is_respected(make: Make, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ COLUMN_GAP = 3  # as rich leaves it
 CONFIG_ROWS = 24
 CONFIG_KEY_WIDTH = 40
 CHECKPOINT_ROWS = 5
+CHECKPOINT_COLUMNS = ("name", "batch", "epoch", "final", "state_path", "sampler_path")
 PATH_LENGTH = 1_000  # paths of checkpoints are there to be copied
 PLOT_WIDTH = 100
 PIPED_PLOT_WIDTH = 80
@@ -106,7 +107,7 @@ class View:
             table.add_row(_fold(name, name_width), *map(Text, row))
         self.console.print(table)
         if dropped:
-            self.line(f"too narrow for: {', '.join(dropped)}", "dim")
+            self.console.print(Text(f"too narrow for: {', '.join(dropped)}", "dim"))
         return dropped
 
     def _fit(
@@ -170,8 +171,10 @@ class View:
         rows = [dict(flatten(record.to_dict())) for record in checkpoints[-CHECKPOINT_ROWS:]]
         if not rows:
             return
-        keys = dict.fromkeys(["name", *(key for row in rows for key in row)])
-        columns = sorted(keys, key=_is_path)  # which leaves the rest of the order as it is
+        found = dict.fromkeys(key for row in rows for key in row)
+        known = [key for key in CHECKPOINT_COLUMNS if key in found or key == "name"]
+        # Paths are last: they are the widest. Sorting leaves the rest of the order as it is.
+        columns = sorted(dict.fromkeys([*known, *found]), key=_is_path)
         paths = [column for column in columns if _is_path(column)]
         texts = [[_checkpoint_value(column, row) for column in columns] for row in rows]
         titles = [printable(column) for column in columns]
