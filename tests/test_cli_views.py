@@ -418,3 +418,16 @@ def test_a_large_run_takes_little_memory(tmp_path: Path) -> None:
     done = subprocess.run(arguments, env=environment(), capture_output=True, encoding="utf-8", check=True)
     assert "62,000 records, steps 0 to 61999" in done.stdout
     assert int(done.stderr.split()[-1]) < 100_000
+
+
+def test_odd_values_do_not_stop_a_command(tmp_path: Path) -> None:
+    """A thousand objects inside each other, and the smallest numbers there are, are shown like any others."""
+    nested = '{"a":' * 900 + "1" + "}" * 900
+    rows = [f'{{"step":{step},"tiny":{step}e-323,"deep":{nested}}}\n' for step in range(1, 4)]
+    (tmp_path / "metrics.jsonl").write_text("".join(rows))
+    for arguments in (["show", str(tmp_path)], ["plot", str(tmp_path), "tiny"]):
+        done = subprocess.run(
+            [command(), *arguments], env=environment(), capture_output=True, encoding="utf-8", check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+        assert "tiny" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -140,6 +141,7 @@ def _x_axis_lines(axis: Axis, margin: int, width: int) -> list[str]:
 
 def _round_step(step: float) -> float:
     """The next 1, 2 or 5 times a power of ten."""
+    step = max(step, sys.float_info.min)  # below that, powers of ten are no longer told apart
     power: float = 10.0 ** math.floor(math.log10(step))
     return next((factor * power for factor in (1, 2, 5) if step <= factor * power * (1 + 1e-9)), 10 * power)
 

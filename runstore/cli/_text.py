@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runstore import strict_json
+from runstore import UnstorableValueError, strict_json
 
 __all__ = ["flatten", "lookup", "one_line", "printable", "record_line", "short"]
 
 LONGEST_VALUE = 60
 
 
-def flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+# Objects further in than this are shown as they are.
+DEEPEST = 20
+
+
+def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Keys and values of a record, with objects inside it taken apart: `{"a": {"b": 1}}` has `a/b`."""
     for key, value in record.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(value, f"{prefix}{key}/")
+        if isinstance(value, dict) and value and depth < DEEPEST:
+            yield from flatten(value, f"{prefix}{key}/", depth + 1)
         else:
             yield f"{prefix}{key}", value
 
@@ -49,7 +53,10 @@ def short(value: Any, longest: int = LONGEST_VALUE) -> str:
     """A value in few characters: numbers with four digits, all else cut to a length."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = value if isinstance(value, str) else strict_json(value)
+    try:
+        text = value if isinstance(value, str) else strict_json(value)
+    except UnstorableValueError:  # nested too deeply
+        text = "…"
     if len(text) > longest:
         text = text[: longest - 1] + "…"
     return printable(text)

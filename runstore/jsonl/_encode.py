@@ -55,7 +55,7 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
         line = orjson.dumps(record, default=to_plain, option=_LINE)
     except TypeError:
         return _encode_slowly(record, to_plain, indent=None) + b"\n"
-    if b"null" in line and _holds_bare_number(record):
+    if b"null" in line and _may_hold_bare_number(record):
         return _encode_slowly(record, to_plain, indent=None) + b"\n"
     return line if line.isascii() else _escape_separators(line)
 
@@ -77,7 +77,7 @@ def encode_document(document: Any) -> bytes:
         data = orjson.dumps(document, default=to_readable, option=_INDENTED)
     except TypeError:
         return _encode_slowly(document, to_readable, indent=2)
-    if b"null" in data and _holds_bare_number(document):
+    if b"null" in data and _may_hold_bare_number(document):
         return _encode_slowly(document, to_readable, indent=2)
     return data
 
@@ -152,6 +152,13 @@ def _escape_separators(line: bytes) -> bytes:
         if mark in line:
             line = line.replace(mark, escape)
     return line
+
+
+def _may_hold_bare_number(value: Any) -> bool:
+    try:
+        return _holds_bare_number(value)
+    except RecursionError:  # called from deep in the user's own stack
+        return True
 
 
 def _holds_bare_number(value: Any) -> bool:

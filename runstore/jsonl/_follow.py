@@ -78,8 +78,9 @@ class _Poller:
 
     def after_fork(self) -> None:
         """Forget who waits, in a forked child: those threads and loops are the parent's."""
-        self._changed = threading.Condition()
+        self._changed = threading.RLock()
         self._waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        self._blocked: set[_Blocked] = set()
 
     def join(self, follower: int, interval: float) -> None:
         self._followers[follower] = interval
@@ -123,10 +124,7 @@ class _Poller:
     async def wait_beyond(self, known: _Head | None, follower: _Follow) -> None:
         """Return when the head is another than `known`, the poller failed or the follower closed."""
         if is_inline():
-            with self._changed:
-                # An interrupt that arrives just before a wait is noticed when that wait is over.
-                while not self._changed.wait_for(lambda: self._is_news(known, follower), WAKE_SECONDS):
-                    pass
+            self._block_beyond(known, follower)
             return
         loop = running_loop()
         with self._changed:
@@ -140,6 +138,18 @@ class _Poller:
             with self._changed, contextlib.suppress(KeyError, ValueError):
                 self._waiting[loop].remove(woken)
 
+    def _block_beyond(self, known: _Head | None, follower: _Follow) -> None:
+        """Wait in this thread, with no lock held that an interrupt could find half released."""
+        blocked = _Blocked()
+        with self._changed:
+            self._blocked.add(blocked)
+        try:
+            # An interrupt that arrives just before a wait is noticed when that wait is over.
+            while not self._is_news(known, follower):
+                blocked.wait(WAKE_SECONDS)
+        finally:
+            self._blocked.discard(blocked)
+
     def _is_news(self, known: _Head | None, follower: _Follow) -> bool:
         return self._head is not known or follower.closed or self.ended
 
@@ -147,7 +157,8 @@ class _Poller:
         """Have everyone who waits look again, at a new head if there is one."""
         with self._changed:
             self._head = head or self._head
-            self._changed.notify_all()
+            for blocked in list(self._blocked):
+                blocked.wake()
             waiting, self._waiting = self._waiting, {}
         for loop, futures in waiting.items():
             with contextlib.suppress(RuntimeError):  # that loop was closed with its tasks pending
@@ -189,6 +200,22 @@ class _Poller:
             while self._kept_size > KEPT_SIZE and len(self._chunks) > 1:
                 self._kept_size -= self._chunks.popleft().size
             self.wake(_Head(count + 1, chunk.position))
+
+
+class _Blocked:
+    """A thread that waits: a lock that is taken until somebody wakes it."""
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, seconds: float) -> None:
+        self._gate.acquire(timeout=seconds)
+
+    def wake(self) -> None:
+        if self._gate.locked():
+            with contextlib.suppress(RuntimeError):  # another one woke it in this instant
+                self._gate.release()
 
 
 def _wake_all(futures: list[asyncio.Future[None]]) -> None:
@@ -295,6 +322,8 @@ class _Follow:
             poller.raise_failure()
         poller = await in_thread(_pollers.join, self.storage, self.path, id(self), self._interval)
         self._poller = poller
+        if self.closed:  # meanwhile, before there was anything to leave
+            _pollers.leave(self.storage, self.path, id(self))
         return poller
 
     async def _start(self, head: _Head) -> Position:

@@ -18,8 +18,16 @@ __all__ = ["to_readable"]
 def to_readable(value: Any) -> Any:
     """One step towards JSON for any value that is no plain dict, list, string, number or None.
 
-    The results may hold such values again. Nothing is refused: what is left becomes its `repr`.
+    The results may hold such values again. Nothing is refused, and no object's own code can stop a
+    run: what is left, or fails to tell about itself, becomes its `repr`.
     """
+    try:
+        return _step(value)
+    except Exception:  # noqa: BLE001  whatever a property, a __getattr__ or a __repr__ of the object raised
+        return object.__repr__(value)
+
+
+def _step(value: Any) -> Any:
     for kind, convert in _CONVERSIONS:
         if isinstance(value, kind):
             return convert(value)

@@ -244,12 +244,14 @@ class IncrementalReader:
         new: list[Record] = []
         try:
             await (self._read_to_end(new) if is_inline() else self._share_a_read(new))
+            if self._unclaimed:
+                self._claim(new)
         except BaseException:
             # Failed or cancelled half-way: the next read hands out what this one took.
             with self._lock:
                 self._unclaimed += new
             raise
-        return self._claim() + new if self._unclaimed else new
+        return new
 
     def read(self) -> list[Record]:
         """Sync twin of `aread`."""
@@ -327,10 +329,11 @@ class IncrementalReader:
             state = after
         return True
 
-    def _claim(self) -> list[Record]:
+    def _claim(self, new: list[Record]) -> None:
+        """Put before `new` what an interrupted read took and could not hand out."""
         with self._lock:
-            claimed, self._unclaimed = self._unclaimed, []
-        return claimed
+            new[:0] = self._unclaimed
+            self._unclaimed = []
 
     def _restart(self, state: _State) -> None:
         with self._lock:
@@ -346,9 +349,12 @@ class IncrementalReader:
             records = step.parsed.records
             self._keys.update(*records)
             after = state.after(step, len(piece)).within(self._max_records, self._max_bytes)
-            self._state = after
-        if new is not None:
-            new += records
+            if new is None:
+                self._state = after
+            else:
+                # Nothing is called in between: an interrupt finds them handed out and counted, or neither.
+                new += records
+                self._state = after
         return after
 
     def _warn_once(self) -> None:

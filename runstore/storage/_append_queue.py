@@ -79,9 +79,11 @@ class _Queue:
         outcomes: Sequence[BaseException | None] = [asyncio.CancelledError()] * len(batch)
         try:
             outcomes = await in_thread(self._append_all, [entry.append for entry in batch])
+        except Exception as error:  # noqa: BLE001  it belongs to each caller of this commit
+            outcomes = [error] * len(batch)
         finally:
-            for entry, error in zip(batch, outcomes, strict=True):
-                _finish(entry.done, error)
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                _finish(entry.done, outcome)
             self._commit_waiting()
 
 

@@ -64,8 +64,8 @@ def _read_on(descriptor: int, data: bytes, offset: int, wanted: int) -> bytes:
 
 def append(path: str, data: bytes, whole_lines: bool, durable: bool) -> None:
     """One write at the end of the file; `whole_lines` keeps it apart from an unfinished last line."""
-    _, error = _append(path, data, whole_lines, durable)
-    if error is not None:
+    written, error = _append(path, data, whole_lines, durable)
+    if error is not None and not _lacks_a_newline_only([Append(data, whole_lines, durable)], written):
         raise write_error(error, path) from error
 
 
@@ -77,13 +77,23 @@ def append_all(path: str, appends: Sequence[Append]) -> list[RunStoreError | Non
         data = run[0].data if len(run) == 1 else b"".join([append.data for append in run])
         durable = any(append.durable for append in run)
         written, error = _append(path, data, run[0].whole_lines, durable)
-        if error is None:
+        if error is None or _lacks_a_newline_only(run, written):
             outcomes += [None] * len(run)
             continue
         failure = write_error(error, path)
         failure.__cause__ = error
         outcomes += _outcomes_of_failure(run, written, failure)
     return outcomes
+
+
+def _lacks_a_newline_only(run: Sequence[Append], written: int) -> bool:
+    """Whether all of a failed write is in the file but its last newline, which the next append adds.
+
+    Its last record counts for every reader, so its writer must not be told to write it again.
+    """
+    last = run[-1]
+    complete = written == sum(len(append.data) for append in run) - 1
+    return complete and last.whole_lines and not last.durable and last.data.endswith(b"\n")
 
 
 def _next_run(appends: Sequence[Append], start: int) -> Sequence[Append]:

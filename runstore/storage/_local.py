@@ -14,7 +14,7 @@ from runstore.storage._append_queue import Append, queue_append
 from runstore.storage._base import Storage, StorageEntry, StorageStat
 from runstore.storage._bridge import drive, in_thread, is_inline, pause
 from runstore.storage._local_watch import TICK, wait_for_change
-from runstore.storage._paths import check_file, check_path, check_range, refuse_uri
+from runstore.storage._paths import as_bytes, check_file, check_path, check_range, refuse_uri
 
 __all__ = ["LocalStorage"]
 
@@ -91,9 +91,13 @@ class LocalStorage(Storage):
         return await in_thread(_files.read_range, full, offset, length)
 
     async def awrite(self, path: str, data: bytes) -> None:
+        if type(data) is not bytes:
+            data = as_bytes(path, data)
         await in_thread(_files.write, self._full_to_write(path), data, self._fsync)
 
     async def aappend(self, path: str, data: bytes) -> None:
+        if type(data) is not bytes:
+            data = as_bytes(path, data)
         full = self._full_to_write(path)
         if is_inline():
             _files.append(full, data, False, self._fsync)
@@ -101,6 +105,8 @@ class LocalStorage(Storage):
             await self._queue_append(full, Append(data, whole_lines=False, durable=self._fsync))
 
     async def aappend_lines(self, path: str, data: bytes) -> None:
+        if type(data) is not bytes:
+            data = as_bytes(path, data)
         full = self._full_to_write(path)
         if is_inline():
             _files.append(full, data, True, self._fsync)
@@ -144,6 +150,9 @@ def _absolute(root: str) -> Path:
     refuse_uri(root)
     try:
         path = Path(root).expanduser().absolute()
+    except FileNotFoundError as error:
+        msg = f"the current folder is gone, which {root!r} is relative to: change to another one"
+        raise InvalidInputError(msg) from error
     except RuntimeError as error:
         msg = f"the folder {root!r} begins with a user whose home is not known: {error}"
         raise InvalidInputError(msg) from error

@@ -9,7 +9,7 @@ import re
 
 from runstore.errors import InvalidInputError
 
-__all__ = ["check_file", "check_name", "check_path", "check_range", "refuse_uri", "storage_join"]
+__all__ = ["as_bytes", "check_file", "check_name", "check_path", "check_range", "refuse_uri", "storage_join"]
 
 # Of the schemes in use, those that a path may have lost a slash of.
 _URI = re.compile(r"\s*(s3a?|gc?s|az|abfss?|adl|memory|https?|hdfs|file):/", re.IGNORECASE)
@@ -45,6 +45,7 @@ def check_path(path: str) -> str:
     Raises:
         InvalidInputError: The path is absolute, holds NUL, or leaves the root through `..`.
     """
+    path = os.fspath(path)
     if "\0" in path:
         msg = f"path {path!r} escapes the storage root: it holds a NUL character"
         raise InvalidInputError(msg)
@@ -85,6 +86,19 @@ def check_range(path: str, offset: int, length: int | None) -> None:
     if offset < 0 or (length is not None and length < 0):
         msg = f"range of {path!r} must not be negative: offset={offset}, length={length}"
         raise InvalidInputError(msg)
+
+
+def as_bytes(path: str, data: object) -> bytes:
+    """The data to be written, before anything else is done with it.
+
+    Raises:
+        TypeError: It is not bytes or the like.
+    """
+    try:
+        return bytes(memoryview(data))  # type: ignore[arg-type]  # that is what is found out
+    except TypeError as error:
+        msg = f"data for {path!r} must be bytes, not {type(data).__qualname__}"
+        raise TypeError(msg) from error
 
 
 def check_name(what: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """Records and documents to bytes, and back without loss."""
 
 import argparse
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
@@ -409,3 +410,45 @@ def test_b11_a_cycle_in_a_configuration_is_reported() -> None:
     plain.rate = plain  # type: ignore[assignment]
     with pytest.raises(UnstorableValueError, match=r"\['model'\].*holds itself"):
         encode_document({"model": plain})
+
+
+class Hostile:
+    """An object whose own code fails whenever it is asked anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    @property
+    def broken(self) -> Any:
+        raise ZeroDivisionError
+
+    def __fspath__(self) -> str:
+        raise OSError
+
+
+def test_no_object_stops_a_configuration() -> None:
+    """An object that fails to tell about itself is stored as its plain `repr`, and the rest as ever."""
+    document = json.loads(encode_document({"lr": 0.1, "hostile": Hostile(), "list": [Hostile()]}))
+    assert document["lr"] == 0.1
+    assert "Hostile object at" in document["hostile"]
+    assert "Hostile object at" in document["list"][0]
+
+
+def test_a_record_is_encoded_from_deep_in_a_stack() -> None:
+    """However deep the caller is, a nested record is stored, or refused with the package's own error."""
+    nested: Any = None
+    for _ in range(150):
+        nested = [nested]
+
+    def encode_at(depth: int) -> None:
+        if depth:
+            encode_at(depth - 1)
+        else:
+            with contextlib.suppress(UnstorableValueError):
+                encode_record({"nested": nested})
+
+    for depth in range(500, 800, 20):
+        encode_at(depth)

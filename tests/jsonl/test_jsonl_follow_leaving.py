@@ -17,7 +17,8 @@ from typing import Any
 import anyio
 import pytest
 
-from runstore import AsyncFollower, Follower, TrainingRunStore
+from runstore import AsyncFollower, Follower, LocalStorage, TrainingRunStore
+from runstore.jsonl import _follow
 from tests.jsonl.helpers import (
     DEADLINE,
     Failing,
@@ -409,3 +410,18 @@ def test_followers_pending_at_the_end_of_a_loop_warn_of_nothing(tmp_path: Path) 
     arguments = [sys.executable, "-X", "dev", "-W", "error", str(script), str(tmp_path / "run")]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
+@pytest.mark.anyio
+async def test_closing_while_the_first_step_begins_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A follower that is closed before it has joined its poller is not kept by it."""
+    store = TrainingRunStore(LocalStorage(tmp_path))
+    store.write_metrics({"loss": 1.0}, step=1)
+    followers = [store.afollow_metrics(cursor="end", interval=0.02) for _ in range(20)]
+    steps = [asyncio.ensure_future(anext(follower, None)) for follower in followers]
+    await asyncio.sleep(0)
+    for follower in followers:
+        await follower.aclose()
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*steps) == [None] * 20
+    await await_until(lambda: not _follow._pollers._by_file)

@@ -302,3 +302,37 @@ def test_a_forked_child_reads_on_though_a_thread_held_the_lock(tmp_path: Path) -
     holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert steps(reader.read()) == [10, 11]
+
+
+class InterruptedLock:
+    """A lock that delivers an interrupt as it is left for the nth time, as a signal may."""
+
+    def __init__(self, after: int) -> None:
+        self.lock = threading.Lock()
+        self.left = after
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_an_interrupted_read_loses_nothing(tmp_path: Path, after: int) -> None:
+    """What a read took before Ctrl-C is handed out by the next one, each record once and in order."""
+    lines = [b'{"step":%d,"text":"%s"}\n' % (step, b"x" * 60_000) for step in range(20)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
+    reader = IncrementalReader(LocalStorage(tmp_path), "metrics.jsonl")
+    reader._lock = InterruptedLock(after)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        reader.read()
+    reader._lock = InterruptedLock(1)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):  # while it claims what was left
+        reader.read()
+    reader._lock = threading.Lock()
+    assert [record["step"] for record in reader.read()] == list(range(20))
+    assert reader.total_read == 20

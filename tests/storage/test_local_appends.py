@@ -8,14 +8,16 @@ import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runstore import LocalStorage, StorageFullError
+from runstore import LocalStorage, StorageFullError, TrainingRunStore
 from runstore.storage import _files
+from runstore.storage._append_queue import Append, queue_append
 from tests.scripts import run, start, write_script
 
 WRITER = """
@@ -316,3 +318,50 @@ async def test_cancelling_all_leaves_the_storage_usable(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             await storage.aappend_lines("f", b"next\n")
         assert storage.read("f").endswith(b"next\n")
+
+
+@pytest.mark.anyio
+async def test_what_is_no_bytes_fails_alone(tmp_path: Path) -> None:
+    """A caller that appends a string among others gets a `TypeError` naming the path; theirs are stored."""
+    storage = LocalStorage(tmp_path)
+    data: list[Any] = [b"0\n", b"1\n", "2\n", bytearray(b"3\n"), None, memoryview(b"5\n")]
+    outcomes = await asyncio.gather(*[storage.aappend("log", item) for item in data], return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [
+        type(None),
+        type(None),
+        TypeError,
+        type(None),
+        TypeError,
+        type(None),
+    ]
+    assert "'log' must be bytes, not str" in str(outcomes[2])
+    assert storage.read("log") == b"0\n1\n3\n5\n"
+    for write in (storage.write, storage.append, storage.append_lines):
+        with pytest.raises(TypeError, match="must be bytes"):
+            write("other", "text")  # type: ignore[arg-type]  # that is the point
+    assert not storage.exists("other")
+
+
+@pytest.mark.anyio
+async def test_an_unforeseen_failure_reaches_every_caller_of_its_commit(tmp_path: Path) -> None:
+    """Whatever goes wrong while a commit is written is raised to those in it, and never as a cancellation."""
+
+    def fail(appends: Sequence[Append]) -> list[BaseException | None]:
+        raise MemoryError
+
+    calls = [queue_append("key", fail, Append(b"x", whole_lines=False, durable=False)) for _ in range(5)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [MemoryError] * 5
+
+
+def test_a_record_that_lacks_only_its_newline_is_stored(tmp_path: Path) -> None:
+    """When a disk is full one byte too early, the record counts for readers, so its writer is told no failure."""
+    store = TrainingRunStore(tmp_path)
+    store.write_metrics({"step": 0})
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    with largest_file(2 * size - 1):
+        store.write_metrics({"step": 1})
+        with pytest.raises(StorageFullError):
+            store.write_metrics({"step": 2})
+    store.write_metrics({"step": 3})
+    assert store.read_metrics() == [{"step": 0}, {"step": 1}, {"step": 3}]
