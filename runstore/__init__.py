@@ -33,13 +33,33 @@ from runstore.storage import (
     storage_from_uri,
     storage_join,
 )
-from runstore.stores import CheckpointRecord, IterationInfo, TrainingRunStore
+from runstore.stores import (
+    BenchmarkResult,
+    CheckpointRecord,
+    EvalStore,
+    IterationInfo,
+    RunInfo,
+    RunMetadata,
+    RunRegistry,
+    StoredTrajectory,
+    StoredTurn,
+    TrainingRunStore,
+)
 
 __all__ = [  # noqa: RUF022  a table of contents
     # A run
     "TrainingRunStore",
     "CheckpointRecord",
     "IterationInfo",
+    # Many runs
+    "RunRegistry",
+    "RunInfo",
+    # Evaluations
+    "EvalStore",
+    "RunMetadata",
+    "BenchmarkResult",
+    "StoredTrajectory",
+    "StoredTurn",
     # Reading and following
     "IncrementalReader",
     "MalformedLine",

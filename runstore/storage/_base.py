@@ -19,7 +19,7 @@ from runstore.storage import _bridge
 from runstore.storage._append_queue import in_turn
 from runstore.storage._paths import check_file, check_path, storage_join
 
-__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "StorageEntry", "StorageStat"]
+__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "StorageEntry", "StorageStat", "run_sync_over"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -369,3 +369,15 @@ def _thread_twin(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
 
     twin.__name__ = name
     return twin
+
+
+def run_sync_over(
+    storages: Sequence[Storage],
+    function: Callable[P, Coroutine[Any, Any, T]],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """As `Storage.run_sync`, for a function that uses several storages: in place if all of them do."""
+    owner = next((storage for storage in storages if not storage.runs_in_place), storages[0])
+    return owner.run_sync(function, *args, **kwargs)
