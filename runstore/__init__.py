@@ -28,7 +28,7 @@ from runstore.storage import (
     AsyncStorage,
     LocalStorage,
     Storage,
-    StorageEntry,
+    StorageListing,
     StorageStat,
     storage_from_uri,
     storage_join,
@@ -73,7 +73,7 @@ __all__ = [  # noqa: RUF022  a table of contents
     "AsyncStorage",
     "LocalStorage",
     "StorageStat",
-    "StorageEntry",
+    "StorageListing",
     "storage_from_uri",
     "storage_join",
     # Errors

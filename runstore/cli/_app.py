@@ -77,7 +77,8 @@ def show(run: Run) -> None:
     view.metrics(summarize(store.storage, METRICS))
     view.iterations(store.list_iterations())
     view.checkpoints(store.read_checkpoint_records())
-    view.files([entry for entry in store.storage.scan("") if entry.path in RUN_FILES])
+    files = store.storage.scan("").files
+    view.files({name: stat for name, stat in files.items() if name in RUN_FILES})
 
 
 @app.command()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runstore import CheckpointRecord, IterationInfo, StorageEntry
+from runstore import CheckpointRecord, IterationInfo, StorageStat
 from runstore.cli._plot import Point, draw
 from runstore.cli._scan import Series, Summary
 from runstore.cli._text import flatten, printable, record_line, short
@@ -114,9 +114,9 @@ class View:
         for record in checkpoints[-CHECKPOINT_ROWS:]:
             self.line(record_line(record.to_dict(), longest=PATH_LENGTH))
 
-    def files(self, entries: Sequence[StorageEntry]) -> None:
+    def files(self, files: Mapping[str, StorageStat]) -> None:
         """Print the sizes of the run's own files."""
-        sizes = [f"{printable(entry.path)} {_size(entry.stat.size)}" for entry in entries if entry.stat]
+        sizes = [f"{printable(name)} {_size(stat.size)}" for name, stat in files.items()]
         self.heading("Files", ", ".join(sizes) or "none")
 
     def plot(self, title: str, points: Sequence[Point], x_label: str, height: int) -> None:

@@ -3,7 +3,8 @@
 from runstore.stores._eval import EvalStore
 from runstore.stores._eval_records import BenchmarkResult, RunMetadata, StoredTrajectory, StoredTurn
 from runstore.stores._records import CheckpointRecord, IterationInfo
-from runstore.stores._registry import RunInfo, RunRegistry
+from runstore.stores._registry import RunRegistry
+from runstore.stores._run_info import RunInfo
 from runstore.stores._training import TrainingRunStore
 
 __all__ = [

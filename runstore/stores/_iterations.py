@@ -57,12 +57,11 @@ class IterationFiles(RunFiles):
     async def alist_iterations(self) -> list[IterationInfo]:
         """The iterations that have a folder, by number, with what lies directly in it."""
         found: dict[int, IterationInfo] = {}
-        for entry in await self.storage.ascan(self._path()):
-            match = _ITERATION.fullmatch(entry.path)
-            if match and entry.stat is None:
+        for folder in (await self.storage.ascan(self._path())).folders:
+            if match := _ITERATION.fullmatch(folder):
                 found.setdefault(int(match[1]), IterationInfo(int(match[1])))
-        for entry in await self.storage.afind(self._path(), "iteration_"):
-            folder, _, name = entry.path.partition("/")
+        for path in await self.storage.afind(self._path(), "iteration_"):
+            folder, _, name = path.partition("/")
             match = _ITERATION.fullmatch(folder)
             if match and name:
                 _note_file(found.setdefault(int(match[1]), IterationInfo(int(match[1]))), name)

@@ -21,6 +21,7 @@ from runstore import (
     AccessDeniedError,
     InvalidInputError,
     LocalStorage,
+    StorageListing,
     NotFoundError,
     StorageFullError,
     StorageIOError,
@@ -183,7 +184,7 @@ def test_b03_a_missing_folder_is_not_made_by_looking(tmp_path: Path) -> None:
     """Without `mkdir`, only the first write makes the folder."""
     storage = LocalStorage(tmp_path / "a" / "b", mkdir=False)
     assert storage.list_dir("") == []
-    assert storage.find("") == []
+    assert storage.find("") == {}
     assert not storage.exists("f")
     storage.close()
     assert not (tmp_path / "a").exists()
@@ -265,7 +266,7 @@ def test_b10_what_killed_writers_left_is_cleared_by_the_next(tmp_path: Path) -> 
     if not named:
         _replace._link(descriptor, str(in_use), str(in_use))
     assert storage.list_dir("") == []
-    assert storage.find("") == storage.scan("") == []
+    assert (storage.find(""), storage.scan("")) == ({}, StorageListing())
     storage.write("f", b"1")
     assert not abandoned.exists()
     assert in_use.exists()
@@ -349,8 +350,8 @@ def test_links_that_lead_nowhere_spoil_no_listing(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "a" / "up").symlink_to(tmp_path)
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    assert [entry.path for entry in storage.scan("")] == ["a", "b"]
-    assert [entry.path for entry in storage.find("")] == ["a/f", "b/f"]
+    assert storage.scan("") == StorageListing({}, ["a", "b"])
+    assert list(storage.find("")) == ["a/f", "b/f"]
     assert storage.stat("dangling") is None
     storage.remove("dangling")
     storage.remove("circle")

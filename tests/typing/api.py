@@ -24,9 +24,9 @@ from runstore import (
     NotFoundError,
     RunStoreError,
     Storage,
-    StorageEntry,
     StorageFullError,
     StorageIOError,
+    StorageListing,
     StorageStat,
     TrainingRunStore,
     UnstorableValueError,
@@ -200,9 +200,10 @@ async def storing(storage: Storage, half: AsyncStorage) -> None:
     assert_type(storage.exists("a"), bool)
     assert_type(storage.stat("a"), StorageStat | None)
     assert_type(storage.list_dir(""), list[str])
-    assert_type(storage.scan(""), list[StorageEntry])
-    assert_type(storage.find("", "a"), list[StorageEntry])
-    assert_type(StorageEntry("a", StorageStat(1, 2.0)).stat, StorageStat | None)
+    assert_type(storage.scan("", StorageListing()), StorageListing)
+    assert_type(storage.find("", "a"), dict[str, StorageStat])
+    assert_type(storage.scan("").files, dict[str, StorageStat])
+    assert_type(storage.scan("").folders, list[str])
     assert_type((StorageStat(1, 2.0).size, StorageStat(1, 2.0).mtime), tuple[int, float])
     storage.write("a", b"")
     storage.append("a", b"")
