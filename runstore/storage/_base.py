@@ -183,7 +183,11 @@ class AsyncStorage(ABC):
                 data = b"\n" + data
         await self.aappend(path, data)
 
-    async def ascan(self, prefix: str, known: StorageListing | None = None) -> StorageListing:
+    async def ascan(
+        self,
+        prefix: str,
+        known: StorageListing | None = None,  # noqa: ARG002  only some backends can use it
+    ) -> StorageListing:
         """The immediate children with their kind, and size and age of the files.
 
         A backend whose listings carry these answers from one request.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import time
 from typing import NamedTuple
@@ -63,41 +64,46 @@ def scan(path: str, known: StorageListing | None = None) -> StorageListing:
 
 
 def _list(path: str, status: os.stat_result) -> StorageListing:
-    files: dict[str, StorageStat] = {}
-    folders: list[str] = []
-    linked = False
     now = time.time_ns()
+    folders: list[str] = []
+    others: list[os.DirEntry[str]] = []
     with os.scandir(path) as children:
         for child in children:
-            if child.is_dir(follow_symlinks=False):
+            try:
+                is_folder = child.is_dir()
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                is_folder = False
+            if is_folder:
                 folders.append(child.name)
-                continue
-            linked = linked or child.is_symlink()
-            _add(child, files, folders)
+            else:
+                others.append(child)
     folders.sort()
     if TEMP_SUFFIX in "/".join(folders):
         folders = [name for name in folders if not name.endswith(TEMP_SUFFIX)]
+    # What a link to a file leads to may come and go without a trace in this folder.
+    linked = any(child.is_symlink() for child in others)
     mark = None if linked else _mark(status, now)
-    if len(files) > 1:
-        files = dict(sorted(files.items()))
-    return StorageListing(files, folders, (status.st_dev, status.st_ino), mark)
+    return StorageListing(_files_of(others), folders, (status.st_dev, status.st_ino), mark)
 
 
-def _add(child: os.DirEntry[str], files: dict[str, StorageStat], folders: list[str]) -> None:
-    """Note a file, or what a link leads to."""
-    name = child.name
-    if name.endswith(TEMP_SUFFIX):
-        return
-    try:
-        if child.is_dir():
-            folders.append(name)
-            return
-        status = child.stat()
-    except OSError as error:
-        if error.errno in _GONE:
-            return
-        raise
-    files[name] = StorageStat(status.st_size, status.st_mtime)
+def _files_of(children: list[os.DirEntry[str]]) -> dict[str, StorageStat]:
+    files: dict[str, StorageStat] = {}
+    for child in sorted(children, key=_name):
+        if child.name.endswith(TEMP_SUFFIX):
+            continue
+        try:
+            status = child.stat()
+        except OSError as error:
+            if error.errno in _GONE:
+                continue
+            raise
+        files[child.name] = StorageStat(status.st_size, status.st_mtime)
+    return files
+
+
+_name = operator.attrgetter("name")
 
 
 def _mark(status: os.stat_result, now: int) -> _Mark | None:

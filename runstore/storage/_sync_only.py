@@ -122,7 +122,11 @@ class SyncOnlyStorage(Storage):
     async def alist_dir(self, prefix: str) -> list[str]:
         return sorted(await self._call(self.wrapped.list_dir, check_path(prefix)))
 
-    async def ascan(self, prefix: str, known: StorageListing | None = None) -> StorageListing:
+    async def ascan(
+        self,
+        prefix: str,
+        known: StorageListing | None = None,  # noqa: ARG002  the wrapped object cannot use it
+    ) -> StorageListing:
         return await self._call(self._scan, check_path(prefix))
 
     async def aremove(self, path: str) -> None:

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import datetime as dt
 import logging
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from runstore.errors import InvalidInputError, MalformedFileError, NotFoundError
 from runstore.jsonl._decode import Record, decode_document
 from runstore.jsonl._encode import encode_document, encode_record
-from runstore.jsonl._scan import read_records
 from runstore.storage import LocalStorage, Storage, storage_join
 from runstore.storage._bridge import gather
-from runstore.storage._paths import check_name
 from runstore.storage._sync_only import SyncMethods
-from runstore.stores._eval_records import BenchmarkResult, RunMetadata, StoredTrajectory
-from runstore.stores._run_files import RunFiles
+from runstore.stores._eval_records import BenchmarkResult, RunMetadata, fields_of
+from runstore.stores._eval_trajectories import RUNS, TrajectoryFiles, check_folder
 
 __all__ = ["EvalStore"]
 
 logger = logging.getLogger("runstore")
 
 RUNS_INDEX = "runs.jsonl"
-RUNS = "runs"
 METADATA = "metadata.json"
 SUMMARY = "summary.json"
 RESULT = "result.json"
-TRAJECTORIES = "trajectories.jsonl"
 
 
-class EvalStore(RunFiles):
+class EvalStore(TrajectoryFiles):
     """Creates, reads and deletes evaluation runs.
 
     Every method exists twice: an async one with the prefix `a`, and its sync twin without. Ids of runs
@@ -70,7 +64,7 @@ class EvalStore(RunFiles):
 
     # ---- runs
 
-    async def acreate_run(
+    async def acreate_run(  # noqa: PLR0913, PLR0917  the signature is that of existing code
         self,
         model_name: str,
         benchmarks: Sequence[str],
@@ -99,8 +93,9 @@ class EvalStore(RunFiles):
         if run_id is None:
             label = (checkpoint_name or "base").replace("/", "_").lstrip(".") or "base"
             run_id = f"{label}_{now:%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
+        path = self._run_path(run_id, METADATA)
         for benchmark in benchmarks:
-            _check_folder("benchmark", benchmark)
+            check_folder("benchmark", benchmark)
         metadata = RunMetadata(
             run_id=run_id,
             model_name=model_name,
@@ -110,7 +105,7 @@ class EvalStore(RunFiles):
             timestamp=now.isoformat(),
             config=dict(config or {}),
         )
-        await self._write(metadata.to_dict(), self._run_path(run_id, METADATA))
+        await self._write(metadata.to_dict(), path)
         entry = {
             "run_id": run_id,
             "timestamp": metadata.timestamp,
@@ -120,7 +115,7 @@ class EvalStore(RunFiles):
         await self.storage.aappend_lines(self._path(RUNS_INDEX), encode_record(entry))
         return run_id
 
-    def create_run(
+    def create_run(  # noqa: PLR0913, PLR0917  as its twin
         self,
         model_name: str,
         benchmarks: Sequence[str],
@@ -158,7 +153,7 @@ class EvalStore(RunFiles):
         names = await self.storage.alist_dir(self._path(RUNS))
         runs = await gather([partial(self._read_listed, name) for name in names if not name.startswith(".")])
         by_id = sorted((run for run in runs if run is not None), key=lambda run: run.run_id)
-        return sorted(by_id, key=lambda run: run.timestamp, reverse=True)
+        return sorted(by_id, key=lambda run: str(run.timestamp), reverse=True)
 
     def list_runs(self) -> list[RunMetadata]:
         """Sync twin of `alist_runs`."""
@@ -195,9 +190,7 @@ class EvalStore(RunFiles):
         folder = self._path(self._run_path(run_id))
         # The metadata goes first: a deletion that is interrupted leaves no run that looks whole.
         await self.storage.aremove(storage_join(folder, METADATA))
-        found = await self.storage.afind(folder)
-        await gather([partial(self.storage.aremove, storage_join(folder, entry.path)) for entry in found])
-        await self._remove_folders(folder)
+        await self._remove_tree(folder)
 
     def delete_run(self, run_id: str) -> None:
         """Sync twin of `adelete_run`."""
@@ -212,8 +205,8 @@ class EvalStore(RunFiles):
             InvalidInputError: The id cannot be one.
         """
         found = await self.storage.afind(self._path(self._run_path(run_id)))
-        parts = [entry.path.split("/") for entry in found]
-        return [part[0] for part in parts if part[1:] == [RESULT]]
+        parts = [path.split("/") for path in found]
+        return sorted(part[0] for part in parts if part[1:] == [RESULT])
 
     def list_benchmarks(self, run_id: str) -> list[str]:
         """Sync twin of `alist_benchmarks`."""
@@ -226,7 +219,7 @@ class EvalStore(RunFiles):
             InvalidInputError: The id or the name cannot be one.
             MalformedFileError: It cannot be read.
         """
-        name = self._run_path(run_id, _check_folder("benchmark", benchmark), RESULT)
+        name = self._run_path(run_id, check_folder("benchmark", benchmark), RESULT)
         document = await self._read_document(name)
         if document is None:
             return None
@@ -250,104 +243,14 @@ class EvalStore(RunFiles):
         Raises:
             InvalidInputError: The id or the name cannot be one.
         """
-        name = self._run_path(run_id, _check_folder("benchmark", result.name), RESULT)
-        row = _fields_of(result)
+        row = fields_of(result, BenchmarkResult)
+        name = self._run_path(run_id, check_folder("benchmark", row["name"]), RESULT)
         row["pass_at_k"] = {str(k): value for k, value in (row.get("pass_at_k") or {}).items()}
         await self._write(row, name)
 
     def write_result(self, run_id: str, result: Any) -> None:
         """Sync twin of `awrite_result`."""
         return self.storage.run_sync(self.awrite_result, run_id, result)
-
-    # ---- trajectories
-
-    async def aread_trajectories(
-        self,
-        run_id: str,
-        benchmark: str,
-        *,
-        correct_only: bool = False,
-        incorrect_only: bool = False,
-        errors_only: bool = False,
-    ) -> list[StoredTrajectory]:
-        """The trajectories of a benchmark, in file order; of the file a piece at a time is in memory.
-
-        Args:
-            run_id: The run.
-            benchmark: Name of the benchmark.
-            correct_only: Only those with a positive reward.
-            incorrect_only: Only those that ran and got no positive reward.
-            errors_only: Only those that failed.
-
-        Raises:
-            InvalidInputError: The id or the name cannot be one.
-        """
-        kept: list[StoredTrajectory] = []
-        async with contextlib.aclosing(self._trajectories(run_id, benchmark)) as trajectories:
-            async for trajectory in trajectories:
-                correct, failed = trajectory.reward > 0, trajectory.error is not None
-                if (
-                    (correct_only and not correct)
-                    or (incorrect_only and (correct or failed))
-                    or (errors_only and not failed)
-                ):
-                    continue
-                kept.append(trajectory)
-        return kept
-
-    def read_trajectories(
-        self,
-        run_id: str,
-        benchmark: str,
-        *,
-        correct_only: bool = False,
-        incorrect_only: bool = False,
-        errors_only: bool = False,
-    ) -> list[StoredTrajectory]:
-        """Sync twin of `aread_trajectories`."""
-        return self.storage.run_sync(
-            self.aread_trajectories,
-            run_id,
-            benchmark,
-            correct_only=correct_only,
-            incorrect_only=incorrect_only,
-            errors_only=errors_only,
-        )
-
-    async def aread_single_trajectory(self, run_id: str, benchmark: str, idx: int) -> StoredTrajectory | None:
-        """The trajectory of one example, or `None`; reading stops when it is found.
-
-        Raises:
-            InvalidInputError: The id or the name cannot be one.
-        """
-        async with contextlib.aclosing(self._trajectories(run_id, benchmark)) as trajectories:
-            async for trajectory in trajectories:
-                if trajectory.idx == idx:
-                    return trajectory
-        return None
-
-    def read_single_trajectory(self, run_id: str, benchmark: str, idx: int) -> StoredTrajectory | None:
-        """Sync twin of `aread_single_trajectory`."""
-        return self.storage.run_sync(self.aread_single_trajectory, run_id, benchmark, idx)
-
-    async def awrite_trajectory(self, run_id: str, benchmark: str, traj: Any) -> None:
-        """Append one trajectory.
-
-        Args:
-            run_id: The run.
-            benchmark: Name of the benchmark.
-            traj: A `StoredTrajectory`, or any object with its fields.
-
-        Raises:
-            InvalidInputError: The id or the name cannot be one.
-            UnstorableValueError: A value has no JSON form; nothing was written.
-        """
-        name = self._run_path(run_id, _check_folder("benchmark", benchmark), TRAJECTORIES)
-        await self.storage.aappend_lines(self._path(name), encode_record(_fields_of(traj)))
-
-    def write_trajectory(self, run_id: str, benchmark: str, traj: Any) -> None:
-        """Sync twin of `awrite_trajectory`."""
-        return self.storage.run_sync(self.awrite_trajectory, run_id, benchmark, traj)
 
     # ---- summary
 
@@ -375,10 +278,12 @@ class EvalStore(RunFiles):
             InvalidInputError: The id cannot be one.
         """
         shown = ("score", "num_examples", "num_correct", "num_errors")
-        summary = {
-            name: {field: getattr(result, field) for field in shown} for name, result in results.items()
-        }
-        await self._write(summary, self._run_path(run_id, SUMMARY))
+        path = self._run_path(run_id, SUMMARY)
+        summary = {}
+        for name, result in results.items():
+            row = fields_of(result, BenchmarkResult)
+            summary[name] = {field: row.get(field, 0) for field in shown}
+        await self._write(summary, path)
 
     def write_summary(self, run_id: str, results: Mapping[str, Any]) -> None:
         """Sync twin of `awrite_summary`."""
@@ -386,61 +291,23 @@ class EvalStore(RunFiles):
 
     # ---- shared
 
-    def _run_path(self, run_id: str, *parts: str) -> str:
-        return storage_join(RUNS, _check_folder("run id", run_id), *parts)
-
-    async def _write(self, document: Mapping[str, Any], name: str) -> None:
-        await self.storage.awrite(self._path(name), encode_document(document))
-
     async def _read_listed(self, run_id: str) -> RunMetadata | None:
         try:
             return await self.aread_run(run_id)
         except NotFoundError:
             return None
-        except MalformedFileError as error:
+        except (MalformedFileError, InvalidInputError) as error:
             logger.warning("left out of the list: %s", error)
             return None
 
-    async def _trajectories(self, run_id: str, benchmark: str) -> AsyncGenerator[StoredTrajectory]:
-        name = self._run_path(run_id, _check_folder("benchmark", benchmark), TRAJECTORIES)
-        skipped = 0
-        async with contextlib.aclosing(read_records(self.storage, self._path(name))) as parts:
-            async for records in parts:
-                for record in records:
-                    try:
-                        yield StoredTrajectory.from_dict(record)
-                    except (TypeError, ValueError, AttributeError):
-                        skipped += 1
-        if skipped:
-            logger.warning("%s: skipped %d line(s) that are no trajectory", self.url(name), skipped)
-
-    async def _remove_folders(self, folder: str) -> None:
-        """Remove a folder and the empty ones in it, from the bottom."""
-        for entry in await self.storage.ascan(folder):
-            if entry.stat is None:
-                await self._remove_folders(storage_join(folder, entry.path))
+    async def _remove_tree(self, folder: str) -> None:
+        """Remove a folder and what is in it, from the bottom; of a link only the link."""
+        await self.storage.aremove(folder)
+        listing = await self.storage.ascan(folder)
+        await gather([partial(self.storage.aremove, storage_join(folder, name)) for name in listing.files])
+        for name in listing.folders:
+            await self._remove_tree(storage_join(folder, name))
         await self.storage.aremove_dir(folder)
 
-
-def _check_folder(what: str, name: str) -> str:
-    """A name that becomes a folder.
-
-    Raises:
-        InvalidInputError: It would name a folder elsewhere, or a hidden one.
-    """
-    if name.startswith(".") or "%2f" in name.lower():
-        msg = f"{what} {name!r} must not begin with '.' or hold an encoded slash: it names a folder"
-        raise InvalidInputError(msg)
-    return check_name(what, name)
-
-
-def _fields_of(record: Any) -> dict[str, Any]:
-    """The fields of one of our records, or of another object made like it."""
-    if isinstance(record, Mapping):
-        return dict(record)
-    to_dict = getattr(record, "to_dict", None)
-    if callable(to_dict):
-        return dict(to_dict())
-    if dataclasses.is_dataclass(record):
-        return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return {name: value for name, value in vars(record).items() if not name.startswith("_")}
+    async def _write(self, document: Mapping[str, Any], name: str) -> None:
+        await self.storage.awrite(self._path(name), encode_document(document))

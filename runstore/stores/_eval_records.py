@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
-__all__ = ["BenchmarkResult", "RunMetadata", "StoredTrajectory", "StoredTurn"]
+from runstore.errors import InvalidInputError
+
+__all__ = ["BenchmarkResult", "RunMetadata", "StoredTrajectory", "StoredTurn", "fields_of"]
 
 
 class _Record:
@@ -14,7 +16,8 @@ class _Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that is stored."""
-        return asdict(self)  # type: ignore[call-overload]  # every subclass is a dataclass
+        row: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # every subclass is a dataclass
+        return row
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Self:
@@ -156,7 +159,42 @@ class StoredTrajectory(_Record):
             TypeError: A field without a default is missing.
         """
         trajectory = super().from_dict(d)
+        turns: Any = trajectory.turns or ()  # `null` in some files
         trajectory.turns = [
-            turn if isinstance(turn, StoredTurn) else StoredTurn.from_dict(turn) for turn in trajectory.turns
+            turn if isinstance(turn, StoredTurn) else StoredTurn.from_dict(turn) for turn in turns
         ]
         return trajectory
+
+
+def fields_of(record: Any, kind: type[_Record]) -> dict[str, Any]:
+    """The stored form of a record, be it one of ours, a dict, or another object with its fields.
+
+    Args:
+        record: The object.
+        kind: Our own class of such records, which names the fields.
+
+    Raises:
+        InvalidInputError: A field that every such record has is missing.
+    """
+    if isinstance(record, Mapping):
+        row = dict(record)
+    elif callable(to_dict := getattr(record, "to_dict", None)):
+        row = dict(to_dict())
+    else:
+        names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]  # every subclass is a dataclass
+        row = {name: getattr(record, name) for name in names if hasattr(record, name)}
+    missing = [name for name in _required(kind) if row.get(name) is None]
+    if missing:
+        msg = f"a {kind.__name__} needs {', '.join(missing)}: {record!r:.200} has none"
+        raise InvalidInputError(msg)
+    if "turns" in row:
+        row["turns"] = [fields_of(turn, StoredTurn) for turn in row["turns"] or []]
+    return row
+
+
+def _required(kind: type[_Record]) -> list[str]:
+    return [
+        entry.name
+        for entry in fields(kind)  # type: ignore[arg-type]  # every subclass is a dataclass
+        if entry.default is MISSING and entry.default_factory is MISSING
+    ]

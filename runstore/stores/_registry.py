@@ -256,10 +256,9 @@ class RunRegistry:
 
     def _id_of(self, index: int, prefix: str) -> str:
         """The id of a run: what it was before, or its path if no other run has that."""
-        source = self._storages[index].url().rstrip("/").rpartition("/")[2]
         run_id = prefix or "root"
         while self._ids.setdefault(run_id, (index, prefix)) != (index, prefix):
-            run_id = f"{source}--{run_id}"
+            run_id = f"{_last_part(self._storages[index])}--{run_id}"
         return run_id
 
     async def _known_runs(self) -> Mapping[str, _Run]:
@@ -298,6 +297,10 @@ class RunRegistry:
         if failure is not None:
             raise failure
         return None
+
+
+def _last_part(storage: Storage) -> str:
+    return storage.url().rstrip("/").rpartition("/")[2]
 
 
 def _info_of(run_id: str, run: Folder) -> RunInfo:

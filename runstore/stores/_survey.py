@@ -13,6 +13,7 @@ from runstore.errors import MalformedFileError, NotFoundError, RunStoreError
 from runstore.jsonl._decode import Parsed, decode_document, parse_lines, parse_tail
 from runstore.storage import Storage, StorageListing, StorageStat
 from runstore.storage._bridge import gather
+from runstore.stores._checkpoints import is_final
 from runstore.stores._run_info import Status, TrainingType, training_type_of
 from runstore.stores._training import CHECKPOINTS, CONFIG, METRICS
 
@@ -113,6 +114,10 @@ class Folder:
         errors = [self.config.error, self.checkpoints.error, iteration_error]
         return "; ".join(error for error in errors if error) or None
 
+    def inside(self) -> frozenset[Hashable]:
+        """The folders that what is in this one is in."""
+        return self.above | {self.listing.place}
+
     def below(self) -> list[str]:
         """The folders in it that may be runs or hold some."""
         never = _NO_RUNS_INSIDE if self.is_run else _NO_RUNS
@@ -144,14 +149,8 @@ async def survey(storage: Storage, rules: Rules, known: Mapping[str, Folder]) ->
     found = {"": root}
     level = [root]
     for _ in range(rules.depth):
-        level = await gather(
-            [
-                partial(look.at, path, folder.above | {folder.listing.place})
-                for folder in level
-                for path in folder.below()
-            ],
-            rules.limit,
-        )
+        below = [(path, above) for folder in level for above in [folder.inside()] for path in folder.below()]
+        level = await gather([partial(look.at, path, above) for path, above in below], rules.limit)
         found.update((folder.prefix, folder) for folder in level)
     return found
 
@@ -239,7 +238,7 @@ class _Look:
             return _NO_CONFIG
         try:
             data = await self._storage.aread(path)
-            return _Config(stat, training_type_of(decode_document(data, self._storage.url(path))))
+            return _Config(stat, training_type_of(decode_document(data, path)))
         except NotFoundError:
             return _NO_CONFIG
         except MalformedFileError as error:
@@ -266,13 +265,11 @@ class _Look:
         problems = [problem for part in parts for problem in part.problems]
         if not problems:
             return None
-        return f"{self._storage.url(path)} has {len(problems)} malformed line(s): {problems[0].reason}"
+        return f"{path} has {len(problems)} malformed line(s): {problems[0].reason}"
 
 
 def _has_final(part: Parsed) -> bool:
-    return any(
-        row["final"] if row.get("final") is not None else row.get("name") == "final" for row in part.records
-    )
+    return any(is_final(row.get("name"), row.get("final")) for row in part.records)
 
 
 def _join(prefix: str, name: str) -> str:

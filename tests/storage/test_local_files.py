@@ -21,10 +21,10 @@ from runstore import (
     AccessDeniedError,
     InvalidInputError,
     LocalStorage,
-    StorageListing,
     NotFoundError,
     StorageFullError,
     StorageIOError,
+    StorageListing,
     TrainingRunStore,
 )
 from runstore.storage import _replace

@@ -170,7 +170,7 @@ class StorageMachine(RuleBasedStateMachine):
     @invariant()
     def all_is_there(self) -> None:
         if hasattr(self, "model"):
-            found = {entry.path: self.storage.read(entry.path) for entry in self.storage.find("")}
+            found = {path: self.storage.read(path) for path in self.storage.find("")}
             assert found == self.model
 
 
