@@ -10,11 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from runstore import IncrementalReader, InvalidInputError, LocalStorage, NotFoundError, TrainingRunStore
+from runstore import (
+    IncrementalReader,
+    InvalidInputError,
+    LocalStorage,
+    NotFoundError,
+    RunRegistry,
+    TrainingRunStore,
+    strict_json,
+)
 from runstore.cli._demo import new_folder, run_demo
 from runstore.cli._plot import LARGEST
+from runstore.cli._runs import COLUMNS, read_lines
 from runstore.cli._scan import read_curves, summarize
-from runstore.cli._text import printable
+from runstore.cli._text import one_line, printable
 from runstore.cli._view import View
 
 __all__ = ["app"]
@@ -68,15 +77,46 @@ def demo(
     run_demo(view, new_folder(Path.cwd()) if uri is None else uri)
 
 
+@app.command(name="ls")
+def list_runs(
+    roots: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ROOT]...",
+            help="Folders of runs, as paths or URIs; here by default.",
+            show_default=False,
+        ),
+    ] = None,
+    depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Levels of folders to look in.")] = 1,
+    match: Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob.")] = "*",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array instead of a table.")] = False,  # noqa: FBT002  typer takes flags so
+) -> None:
+    """List runs: status, steps, last metrics, age."""
+    view = View()
+    registry = RunRegistry([open_folder(root).storage for root in roots or ["."]], depth=depth)
+    lines = read_lines(registry, registry.get_runs(match))
+    for url, error in registry.storage_errors.items():
+        typer.echo(f"runstore: {printable(url)} is left out: {one_line(error)}", err=True)
+    if as_json:
+        view.line(strict_json([line.to_dict() for line in lines]))
+    elif lines:
+        view.table(COLUMNS, [line.cells() for line in lines], left=2)
+    else:
+        view.line("no runs")
+
+
 @app.command()
 def show(run: Run) -> None:
-    """Show what a run holds: config, metrics, iterations, checkpoints."""
+    """Show what a run holds: config, metrics, iterations, checkpoints, evaluations."""
     store, view = open_run(run), View()
     view.line(store.url(), "bold")
     view.config(store.read_config())
     view.metrics(summarize(store.storage, METRICS))
     view.iterations(store.list_iterations())
     view.checkpoints(store.read_checkpoint_records())
+    evals = RunRegistry([store.storage], depth=0).get_eval_store()
+    if evals is not None:
+        view.evals(evals.list_runs())
     files = store.storage.scan("").files
     view.files({name: stat for name, stat in files.items() if name in RUN_FILES})
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runstore import CheckpointRecord, IterationInfo, StorageStat
+from runstore import CheckpointRecord, IterationInfo, RunMetadata, StorageStat
 from runstore.cli._plot import Point, draw
 from runstore.cli._scan import Series, Summary
 from runstore.cli._text import flatten, printable, record_line, short
@@ -31,6 +31,7 @@ WIDE = 80
 CONFIG_ROWS = 24
 CONFIG_KEY_WIDTH = 40
 CHECKPOINT_ROWS = 5
+EVAL_ROWS = 10
 PATH_LENGTH = 1_000  # paths of checkpoints are there to be copied
 PLOT_WIDTH = 100
 PIPED_PLOT_WIDTH = 80
@@ -64,11 +65,16 @@ class View:
             Text.assemble((title, "bold"), ("  " if note else ""), (note, "dim")), soft_wrap=True
         )
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table: names on the left, numbers on the right."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+        """Print a table: the first columns on the left, numbers on the right."""
         table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
         for index, column in enumerate(columns):
-            table.add_column(column, justify="right" if index else "left", overflow="fold", no_wrap=index > 0)
+            table.add_column(
+                column,
+                justify="left" if index < left else "right",
+                overflow="fold",
+                no_wrap=0 < index < len(columns) - 1,
+            )
         for row in rows:
             table.add_row(*map(Text, row))
         self.console.print(table)
@@ -113,6 +119,13 @@ class View:
         self.heading("Checkpoints", note)
         for record in checkpoints[-CHECKPOINT_ROWS:]:
             self.line(record_line(record.to_dict(), longest=PATH_LENGTH))
+
+    def evals(self, runs: Sequence[RunMetadata]) -> None:
+        """Print the evaluation runs, the newest first, with their scores."""
+        self.heading("Evals", _more(len(runs), EVAL_ROWS, "runs.jsonl"))
+        for run in runs[:EVAL_ROWS]:
+            scores = {"checkpoint": run.checkpoint_name or "base", **run.scores}
+            self.line(f"{printable(run.run_id)}  {record_line(scores)}")
 
     def files(self, files: Mapping[str, StorageStat]) -> None:
         """Print the sizes of the run's own files."""
