@@ -188,6 +188,7 @@ class EvalStore(TrajectoryFiles):
             InvalidInputError: The id cannot be one.
         """
         folder = self._path(self._run_path(run_id))
+        await self.storage.aremove(folder)  # if it is a link, whose target stays as it is
         # The metadata goes first: a deletion that is interrupted leaves no run that looks whole.
         await self.storage.aremove(storage_join(folder, METADATA))
         await self._remove_tree(folder)

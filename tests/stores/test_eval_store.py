@@ -285,14 +285,15 @@ async def test_deleting_follows_no_link(
     """Of a link in a run, and of a run that is one, only the link goes."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "result.json").write_text("{}")
+    for name in ("metadata.json", "result.json"):
+        (outside / name).write_text("{}")
     run_id = await call(evals.acreate_run, "model", [])
     (folder.root / "runs" / run_id / "linked").symlink_to(outside)
     (folder.root / "runs" / "other").symlink_to(outside)
     await call(evals.adelete_run, run_id)
     await call(evals.adelete_run, "other")
     assert list((folder.root / "runs").iterdir()) == []
-    assert (outside / "result.json").exists()
+    assert sorted(path.name for path in outside.iterdir()) == ["metadata.json", "result.json"]
 
 
 # ---- names, places

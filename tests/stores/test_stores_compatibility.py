@@ -23,14 +23,9 @@ def run_program(name: str, package: str, folder: Path) -> list[str]:
     """What a program prints, with its import line naming `package`."""
     source = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
     changed = source.replace("from runstore import", f"from {package} import")
-    if package == PEER:  # where its evaluation store is not re-exported
-        changed = (
-            changed.replace("import EvalStore, ", "import ").replace(
-                "from tinker_cookbook.stores", f"from {PEER}.eval_store import EvalStore\nfrom {PEER}", 1
-            )
-            if "import EvalStore, " in source
-            else changed
-        )
+    if package == PEER:  # which does not re-export its evaluation store
+        own_line = f"from {PEER}.eval_store import EvalStore\nfrom {PEER} import "
+        changed = changed.replace(f"from {PEER} import EvalStore, ", own_line)
     assert source.count("runstore") == 1
     script = folder / f"{name}.py"
     script.write_text(changed, encoding="utf-8")
