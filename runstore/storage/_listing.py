@@ -70,15 +70,13 @@ def _list(path: str, status: os.stat_result) -> StorageListing:
     with os.scandir(path) as children:
         for child in children:
             try:
-                is_folder = child.is_dir()
+                if child.is_dir():
+                    folders.append(child.name)
+                    continue
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
-                is_folder = False
-            if is_folder:
-                folders.append(child.name)
-            else:
-                others.append(child)
+            others.append(child)
     folders.sort()
     if TEMP_SUFFIX in "/".join(folders):
         folders = [name for name in folders if not name.endswith(TEMP_SUFFIX)]

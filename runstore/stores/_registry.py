@@ -148,8 +148,7 @@ class RunRegistry:
                 logger.warning("the runs of %s are left out: %s", self._storages[index].url(), answer)
                 continue
             self._folders[index] = answer
-            for prefix in sorted(answer):
-                folder = answer[prefix]
+            for prefix, folder in sorted(answer.items()):
                 if folder.is_run or folder.failure is not None:
                     run_id = self._id_of(index, prefix)
                     runs[run_id] = _Run(_info_of(run_id, folder), self._storages[index])
