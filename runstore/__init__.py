@@ -28,18 +28,38 @@ from runstore.storage import (
     AsyncStorage,
     LocalStorage,
     Storage,
-    StorageEntry,
+    StorageListing,
     StorageStat,
     storage_from_uri,
     storage_join,
 )
-from runstore.stores import CheckpointRecord, IterationInfo, TrainingRunStore
+from runstore.stores import (
+    BenchmarkResult,
+    CheckpointRecord,
+    EvalStore,
+    IterationInfo,
+    RunInfo,
+    RunMetadata,
+    RunRegistry,
+    StoredTrajectory,
+    StoredTurn,
+    TrainingRunStore,
+)
 
 __all__ = [  # noqa: RUF022  a table of contents
     # A run
     "TrainingRunStore",
     "CheckpointRecord",
     "IterationInfo",
+    # Many runs
+    "RunRegistry",
+    "RunInfo",
+    # Evaluations
+    "EvalStore",
+    "RunMetadata",
+    "BenchmarkResult",
+    "StoredTrajectory",
+    "StoredTurn",
     # Reading and following
     "IncrementalReader",
     "MalformedLine",
@@ -53,7 +73,7 @@ __all__ = [  # noqa: RUF022  a table of contents
     "AsyncStorage",
     "LocalStorage",
     "StorageStat",
-    "StorageEntry",
+    "StorageListing",
     "storage_from_uri",
     "storage_join",
     # Errors

@@ -136,7 +136,7 @@ def test_a_broken_config_leaves_the_rest_to_be_seen(tmp_path: Path) -> None:
         (run / "config.json").write_bytes(broken)
         done = runstore("show", run, folder=tmp_path)
         assert done.returncode == 1
-        assert done.stderr == "runstore: 1 of 5 parts could not be read\n"
+        assert done.stderr == "runstore: 1 of 6 parts could not be read\n"
         shown = sections(done.stdout)
         assert list(shown) == ["Config", "Metrics", "Iterations", "Checkpoints", "Files"]
         assert len(shown["Config"]) == 2
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_read_leave_the_rest_to_be_seen(tmp_path: Path) -> 
     for name in ("metrics.jsonl", "checkpoints.jsonl"):
         (tmp_path / name).symlink_to(name)  # a circle, which root cannot open either
     done = runstore("show", tmp_path, folder=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "runstore: 2 of 5 parts could not be read\n")
+    assert (done.returncode, done.stderr) == (1, "runstore: 2 of 6 parts could not be read\n")
     shown = sections(done.stdout)
     assert shown["Config"][1].split() == ["a", "1"]
     for title, name in (("Metrics", "metrics.jsonl"), ("Checkpoints", "checkpoints.jsonl")):

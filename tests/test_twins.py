@@ -23,7 +23,7 @@ OTHER_HALF: dict[type, type] = {
     runstore.AsyncStorage: runstore.Storage,
 }
 # Results that differ by nature, as names of classes.
-RESULTS = {"AsyncFollower": "Follower"}
+RESULTS = {"AsyncFollower": "Follower", "AsyncGenerator[Record]": "Generator[Record]"}
 
 
 def methods(owner: type) -> dict[str, Any]:
@@ -33,7 +33,9 @@ def methods(owner: type) -> dict[str, Any]:
 
 def awaited(name: str, function: Any) -> bool:
     """Whether a method is the async one of a pair."""
-    return inspect.iscoroutinefunction(function) or (name.startswith("afollow") or name in SPECIAL)
+    return inspect.iscoroutinefunction(function) or (
+        name.startswith(("afollow", "aiter_")) or name in SPECIAL
+    )
 
 
 def pairs() -> Iterator[Any]:
@@ -97,6 +99,9 @@ def test_there_are_pairs() -> None:
     assert {
         "TrainingRunStore.awrite_metrics",
         "TrainingRunStore.afollow_timing",
+        "TrainingRunStore.aiter_rollouts",
+        "RunRegistry.aget_runs",
+        "EvalStore.aread_trajectories",
         "AsyncFollower.aclose",
     } <= set(found)
-    assert len(found) > 70
+    assert len(found) > 100

@@ -15,13 +15,17 @@ from runstore import (
     InvalidInputError,
     LocalStorage,
     NotFoundError,
+    RunMetadata,
+    RunRegistry,
     RunStoreError,
-    StorageEntry,
+    StorageStat,
     TrainingRunStore,
+    strict_json,
 )
 from runstore.cli._demo import new_folder, run_demo
 from runstore.cli._place import store_at
 from runstore.cli._plot import LARGEST
+from runstore.cli._runs import COLUMNS, DROPPED, TEXTS, read_lines
 from runstore.cli._scan import read_curves, summarize
 from runstore.cli._text import one_line, printable
 from runstore.cli._view import View
@@ -79,9 +83,37 @@ def demo(
     run_demo(view, new_folder(Path.cwd()) if uri is None else uri)
 
 
+@app.command(name="ls")
+def list_runs(
+    roots: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ROOT]...",
+            help="Folders of runs, as paths or URIs; here by default.",
+            show_default=False,
+        ),
+    ] = None,
+    depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Levels of folders to look in.")] = 1,
+    match: Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob.")] = "*",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array instead of a table.")] = False,  # noqa: FBT002  typer takes flags so
+) -> None:
+    """List runs: status, steps, last metrics, age."""
+    view = View()
+    registry = RunRegistry([open_folder(root).storage for root in roots or ["."]], depth=depth)
+    lines = read_lines(registry, registry.get_runs(match))
+    for url, error in registry.storage_errors.items():
+        typer.echo(f"runstore: {printable(url)} is left out: {one_line(error)}", err=True)
+    if as_json:
+        view.line(strict_json([line.to_dict() for line in lines]))
+    elif lines:
+        view.table(COLUMNS, [line.cells() for line in lines], drop=DROPPED, left=TEXTS)
+    else:
+        view.line("no runs")
+
+
 @app.command()
 def show(run: Run) -> None:
-    """Show what a run holds: config, metrics, iterations, checkpoints."""
+    """Show what a run holds: config, metrics, iterations, checkpoints, evaluations."""
     store, view = open_run(run), View()
     view.line(store.url(), "bold")
     parts = [
@@ -89,6 +121,7 @@ def show(run: Run) -> None:
         show_part(view, "Metrics", lambda: summarize(store.storage, METRICS), view.metrics),
         show_part(view, "Iterations", store.list_iterations, view.iterations),
         show_part(view, "Checkpoints", store.read_checkpoint_records, view.checkpoints),
+        show_part(view, "Evals", lambda: evaluations(store), view.evals),
         show_part(view, "Files", lambda: run_files(store), view.files),
     ]
     if not all(parts):
@@ -108,8 +141,16 @@ def show_part(view: View, title: str, read: Callable[[], Found], show_it: Callab
     return True
 
 
-def run_files(store: TrainingRunStore) -> list[StorageEntry]:
-    return [entry for entry in store.storage.scan("") if entry.path in RUN_FILES]
+def evaluations(store: TrainingRunStore) -> list[RunMetadata]:
+    """The evaluation runs that are kept with a run."""
+    evals = RunRegistry([store.storage], depth=0).get_eval_store()
+    return [] if evals is None else evals.list_runs()
+
+
+def run_files(store: TrainingRunStore) -> dict[str, StorageStat]:
+    """The run's own files."""
+    files = store.storage.scan("").files
+    return {name: stat for name, stat in files.items() if name in RUN_FILES}
 
 
 @app.command()

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runstore import CheckpointRecord, IterationInfo, StorageEntry
+from runstore import CheckpointRecord, IterationInfo, RunMetadata, StorageStat
 from runstore.cli._plot import Point, draw
 from runstore.cli._scan import Series, Summary
 from runstore.cli._text import flatten, printable, record_line, short
@@ -40,6 +40,7 @@ CONFIG_ROWS = 24
 CONFIG_KEY_WIDTH = 40
 CHECKPOINT_ROWS = 5
 CHECKPOINT_COLUMNS = ("name", "batch", "epoch", "final", "state_path", "sampler_path")
+EVAL_ROWS = 10
 PATH_LENGTH = 1_000  # paths of checkpoints are there to be copied
 PLOT_WIDTH = 100
 PIPED_PLOT_WIDTH = 80
@@ -186,9 +187,18 @@ class View:
                     f"{title} of {_checkpoint_value('name', newest)}  {_checkpoint_value(path, newest)}"
                 )
 
-    def files(self, entries: Sequence[StorageEntry]) -> None:
+    def evals(self, runs: Sequence[RunMetadata]) -> None:
+        """Print the evaluation runs, the newest first, with their scores; nothing where there are none."""
+        if not runs:
+            return
+        self.heading("Evals", _more(len(runs), EVAL_ROWS, "runs.jsonl"))
+        for run in runs[:EVAL_ROWS]:
+            scores = {"checkpoint": run.checkpoint_name or "base", **run.scores}
+            self.line(f"{printable(run.run_id)}  {record_line(scores)}")
+
+    def files(self, files: Mapping[str, StorageStat]) -> None:
         """Print the sizes of the run's own files."""
-        sizes = [f"{printable(entry.path)} {_size(entry.stat.size)}" for entry in entries if entry.stat]
+        sizes = [f"{printable(name)} {_size(stat.size)}" for name, stat in files.items()]
         self.heading("Files", ", ".join(sizes) or "none")
 
     def plot(self, title: str, points: Sequence[Point], x_label: str, height: int) -> None:

@@ -1,6 +1,6 @@
 """Bytes at a path: the contract of a storage, and the backends that meet it."""
 
-from runstore.storage._base import AsyncStorage, Storage, StorageEntry, StorageStat
+from runstore.storage._base import AsyncStorage, Storage, StorageListing, StorageStat
 from runstore.storage._local import LocalStorage
 from runstore.storage._paths import storage_join
 from runstore.storage._uri import as_storage, storage_from_uri
@@ -9,7 +9,7 @@ __all__ = [
     "AsyncStorage",
     "LocalStorage",
     "Storage",
-    "StorageEntry",
+    "StorageListing",
     "StorageStat",
     "as_storage",
     "storage_from_uri",

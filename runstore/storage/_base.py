@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
@@ -19,7 +19,7 @@ from runstore.storage import _bridge
 from runstore.storage._append_queue import in_turn
 from runstore.storage._paths import check_file, check_path, storage_join
 
-__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "StorageEntry", "StorageStat"]
+__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "StorageListing", "StorageStat", "run_sync_over"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,16 +39,20 @@ class StorageStat:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageEntry:
-    """One thing that a listing found.
+class StorageListing:
+    """What lies directly in a folder.
 
     Attributes:
-        path: Its path, relative to the folder that was listed.
-        stat: Size and age of a file; `None` for a folder.
+        files: Size and age of each file by its name, in order of names.
+        folders: Names of the folders, sorted.
+        place: What tells the folder from all others where links may lead to it more than once, else `None`.
+        mark: The backend's own, to tell the next time what has stayed the same.
     """
 
-    path: str
-    stat: StorageStat | None
+    files: dict[str, StorageStat] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+    place: Hashable = field(default=None, compare=False, repr=False)
+    mark: Any = field(default=None, compare=False, repr=False)
 
 
 # The sync operations of the model, which every storage written for it has.
@@ -67,6 +71,13 @@ SYNC_METHODS = (
 
 def _has_methods(kind: type, names: Sequence[str]) -> bool:
     return all(callable(getattr(kind, name, None)) for name in names)
+
+
+def may_hold(folder: str, starting: str, depth: int | None) -> bool:
+    """Whether a folder, by its relative path, can hold a file that `afind` looks for."""
+    return (folder + "/").startswith(starting[: len(folder) + 1]) and (
+        depth is None or folder.count("/") + 2 <= depth
+    )
 
 
 class AsyncStorage(ABC):
@@ -179,35 +190,56 @@ class AsyncStorage(ABC):
                 data = b"\n" + data
         await self.aappend(path, data)
 
-    async def ascan(self, prefix: str) -> list[StorageEntry]:
-        """The immediate children with their kind, size and age, sorted by name.
+    async def ascan(
+        self,
+        prefix: str,
+        known: StorageListing | None = None,  # noqa: ARG002  only some backends can use it
+    ) -> StorageListing:
+        """The immediate children with their kind, and size and age of the files.
 
         A backend whose listings carry these answers from one request.
+
+        Args:
+            prefix: The folder.
+            known: What an earlier call for this folder returned; a backend that can tell that
+                something is still the same need not look at it again, and returns this very object
+                where everything is.
         """
         names = await self.alist_dir(prefix)
         stats = await _bridge.gather([partial(self.astat, storage_join(prefix, name)) for name in names])
-        return [StorageEntry(name, stat) for name, stat in zip(names, stats, strict=True)]
+        pairs = list(zip(names, stats, strict=True))
+        return StorageListing(
+            {name: stat for name, stat in pairs if stat is not None},
+            [name for name, stat in pairs if stat is None],
+        )
 
-    async def afind(self, prefix: str, starting: str = "") -> list[StorageEntry]:
-        """Every file below a folder, at any depth, in one pass, sorted by path.
+    async def afind(
+        self, prefix: str, starting: str = "", depth: int | None = None
+    ) -> dict[str, StorageStat]:
+        """Every file below a folder, in one pass.
 
         Args:
             prefix: The folder.
             starting: Only files whose path relative to the folder starts so. Folders that cannot
                 hold such a file are not entered.
+            depth: Only files whose relative path has so many parts at most; at any depth when `None`.
+
+        Returns:
+            Size and age by path relative to the folder, in order of paths.
         """
         check_path(prefix)
-        found: list[StorageEntry] = []
+        found: dict[str, StorageStat] = {}
         folders = [""]
         while folders:
             folder = folders.pop()
-            for entry in await self.ascan(storage_join(prefix, folder)):
-                path = storage_join(folder, entry.path)
-                if entry.stat is None and (path + "/").startswith(starting[: len(path) + 1]):
-                    folders.append(path)
-                elif entry.stat is not None and path.startswith(starting):
-                    found.append(StorageEntry(path, entry.stat))
-        return sorted(found, key=lambda entry: entry.path)
+            listing = await self.ascan(storage_join(prefix, folder))
+            for name, stat in listing.files.items():
+                path = storage_join(folder, name)
+                if path.startswith(starting):
+                    found[path] = stat
+            below = [storage_join(folder, name) for name in listing.folders]
+            folders += [path for path in below if may_hold(path, starting, depth)]
+        return dict(sorted(found.items()))
 
     async def awatch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
         """Wait until a file may have changed, or until `seconds` are over.
@@ -316,13 +348,13 @@ class Storage(AsyncStorage):
         """Sync twin of `alist_dir`."""
         return self.run_sync(self.alist_dir, prefix)
 
-    def scan(self, prefix: str) -> list[StorageEntry]:
+    def scan(self, prefix: str, known: StorageListing | None = None) -> StorageListing:
         """Sync twin of `ascan`."""
-        return self.run_sync(self.ascan, prefix)
+        return self.run_sync(self.ascan, prefix, known)
 
-    def find(self, prefix: str, starting: str = "") -> list[StorageEntry]:
+    def find(self, prefix: str, starting: str = "", depth: int | None = None) -> dict[str, StorageStat]:
         """Sync twin of `afind`."""
-        return self.run_sync(self.afind, prefix, starting)
+        return self.run_sync(self.afind, prefix, starting, depth)
 
     def watch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
         """Sync twin of `awatch`."""
@@ -369,3 +401,15 @@ def _thread_twin(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
 
     twin.__name__ = name
     return twin
+
+
+def run_sync_over(
+    storages: Sequence[Storage],
+    function: Callable[P, Coroutine[Any, Any, T]],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """As `Storage.run_sync`, for a function that uses several storages: in place if all of them do."""
+    remote = next((storage for storage in storages if not storage.runs_in_place), storages[0])
+    return remote.run_sync(function, *args, **kwargs)

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from runstore.errors import RunStoreError
 from runstore.storage._append_queue import Append
-from runstore.storage._base import StorageEntry, StorageStat
+from runstore.storage._base import StorageStat
 from runstore.storage._errors import ABSENT, storage_error, write_error
 from runstore.storage._replace import TEMP_SUFFIX, remove_abandoned, replace, write_all
 
-__all__ = ["append", "append_all", "find", "list_dir", "read_range", "remove", "remove_dir", "scan", "write"]
+__all__ = ["append", "append_all", "list_dir", "read_range", "remove", "remove_dir", "write"]
 
 # One write never joins more than this much of what many callers append at once.
 LARGEST_COMMIT = 4 * 1024 * 1024
@@ -250,57 +250,6 @@ def list_dir(path: str) -> list[str]:
         if error.errno in ABSENT:
             return []
         raise storage_error(error, path) from error
-
-
-def scan(path: str) -> list[StorageEntry]:
-    """The children with kind, size and age, sorted by name; dangling links are left out."""
-    try:
-        with os.scandir(path) as children:
-            entries = [entry for child in children if (entry := _entry(child, child.name)) is not None]
-    except OSError as error:
-        if error.errno in ABSENT:
-            return []
-        raise storage_error(error, path) from error
-    return sorted(entries, key=lambda entry: entry.path)
-
-
-def _entry(child: os.DirEntry[str], path: str) -> StorageEntry | None:
-    if child.name.endswith(TEMP_SUFFIX):
-        return None
-    try:
-        if child.is_dir():
-            return StorageEntry(path, None)
-        status = child.stat()
-    except OSError as error:
-        if error.errno in ABSENT or error.errno == errno.ELOOP:
-            return None
-        raise
-    return StorageEntry(path, StorageStat(status.st_size, status.st_mtime))
-
-
-def find(root: str, starting: str) -> list[StorageEntry]:
-    """Every file below `root` whose relative path starts so; a folder linked into itself ends the descent."""
-    found: list[StorageEntry] = []
-    folders = [("", frozenset[tuple[int, int]]())]
-    while folders:
-        folder, above = folders.pop()
-        full = os.path.join(root, folder) if folder else root
-        try:
-            status = os.stat(full)
-        except OSError as error:
-            if error.errno in ABSENT:
-                continue
-            raise storage_error(error, full) from error
-        here = (status.st_dev, status.st_ino)
-        if here in above:
-            continue
-        for entry in scan(full):
-            path = f"{folder}/{entry.path}" if folder else entry.path
-            if entry.stat is None and (path + "/").startswith(starting[: len(path) + 1]):
-                folders.append((path, above | {here}))
-            elif entry.stat is not None and path.startswith(starting):
-                found.append(StorageEntry(path, entry.stat))
-    return sorted(found, key=lambda entry: entry.path)
 
 
 def remove(path: str) -> None:

@@ -11,8 +11,9 @@ from typing import ParamSpec, TypeVar
 from runstore.errors import InvalidInputError
 from runstore.storage import _files
 from runstore.storage._append_queue import Append, queue_append
-from runstore.storage._base import Storage, StorageEntry, StorageStat
+from runstore.storage._base import Storage, StorageListing, StorageStat
 from runstore.storage._bridge import drive, in_thread, is_inline, pause
+from runstore.storage._listing import find, scan
 from runstore.storage._local_watch import TICK, wait_for_change
 from runstore.storage._paths import as_bytes, check_file, check_path, check_range, refuse_uri
 
@@ -122,11 +123,16 @@ class LocalStorage(Storage):
     async def alist_dir(self, prefix: str) -> list[str]:
         return await in_thread(_files.list_dir, self._full(prefix))
 
-    async def ascan(self, prefix: str) -> list[StorageEntry]:
-        return await in_thread(_files.scan, self._full(prefix))
+    async def ascan(self, prefix: str, known: StorageListing | None = None) -> StorageListing:
+        full = self._full(prefix)
+        if is_inline():  # as above: a registry scans hundreds of folders
+            return scan(full, known)
+        return await in_thread(scan, full, known)
 
-    async def afind(self, prefix: str, starting: str = "") -> list[StorageEntry]:
-        return await in_thread(_files.find, self._full(prefix), starting)
+    async def afind(
+        self, prefix: str, starting: str = "", depth: int | None = None
+    ) -> dict[str, StorageStat]:
+        return await in_thread(find, self._full(prefix), starting, depth)
 
     async def aremove(self, path: str) -> None:
         await in_thread(_files.remove, self._full(path))

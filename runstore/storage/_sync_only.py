@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from runstore.errors import RunStoreError
 from runstore.storage._append_queue import Append, queue_append
-from runstore.storage._base import SYNC_METHODS, Storage, StorageEntry, StorageStat
+from runstore.storage._base import SYNC_METHODS, Storage, StorageListing, StorageStat
 from runstore.storage._bridge import in_thread, is_inline
 from runstore.storage._errors import storage_error, write_error
 from runstore.storage._paths import check_file, check_path, check_range, storage_join
@@ -122,7 +122,11 @@ class SyncOnlyStorage(Storage):
     async def alist_dir(self, prefix: str) -> list[str]:
         return sorted(await self._call(self.wrapped.list_dir, check_path(prefix)))
 
-    async def ascan(self, prefix: str) -> list[StorageEntry]:
+    async def ascan(
+        self,
+        prefix: str,
+        known: StorageListing | None = None,  # noqa: ARG002  the wrapped object cannot use it
+    ) -> StorageListing:
         return await self._call(self._scan, check_path(prefix))
 
     async def aremove(self, path: str) -> None:
@@ -144,9 +148,15 @@ class SyncOnlyStorage(Storage):
             pass
         return StorageStat(stat.size, stat.mtime)
 
-    def _scan(self, prefix: str) -> list[StorageEntry]:
-        names = sorted(self.wrapped.list_dir(prefix))
-        return [StorageEntry(name, self._stat(storage_join(prefix, name))) for name in names]
+    def _scan(self, prefix: str) -> StorageListing:
+        listing = StorageListing()
+        for name in sorted(self.wrapped.list_dir(prefix)):
+            stat = self._stat(storage_join(prefix, name))
+            if stat is None:
+                listing.folders.append(name)
+            else:
+                listing.files[name] = stat
+        return listing
 
     def _remove(self, path: str) -> None:
         try:

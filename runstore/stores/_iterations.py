@@ -6,7 +6,7 @@ import contextlib
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from typing import Any
 
 from runstore.errors import InvalidInputError
@@ -57,12 +57,11 @@ class IterationFiles(RunFiles):
     async def alist_iterations(self) -> list[IterationInfo]:
         """The iterations that have a folder, by number, with what lies directly in it."""
         found: dict[int, IterationInfo] = {}
-        for entry in await self.storage.ascan(self._path()):
-            match = _ITERATION.fullmatch(entry.path)
-            if match and entry.stat is None:
+        for folder in (await self.storage.ascan(self._path())).folders:
+            if match := _ITERATION.fullmatch(folder):
                 found.setdefault(int(match[1]), IterationInfo(int(match[1])))
-        for entry in await self.storage.afind(self._path(), "iteration_"):
-            folder, _, name = entry.path.partition("/")
+        for path in await self.storage.afind(self._path(), "iteration_", depth=2):
+            folder, _, name = path.partition("/")
             match = _ITERATION.fullmatch(folder)
             if match and name:
                 _note_file(found.setdefault(int(match[1]), IterationInfo(int(match[1]))), name)
@@ -106,12 +105,10 @@ class IterationFiles(RunFiles):
         Raises:
             InvalidInputError: A negative number, or a name that is no part of a file name.
         """
-        path = self._rollouts_path(iteration, base_name)
-        async with contextlib.aclosing(read_records(self.storage, path)) as parts:
-            async for records in parts:
-                for record in records:
-                    if record.get("group_idx") == group_idx and record.get("traj_idx") == traj_idx:
-                        return record
+        async with contextlib.aclosing(self.aiter_rollouts(iteration, base_name)) as records:
+            async for record in records:
+                if record.get("group_idx") == group_idx and record.get("traj_idx") == traj_idx:
+                    return record
         return None
 
     def read_single_rollout(
@@ -119,6 +116,39 @@ class IterationFiles(RunFiles):
     ) -> Record | None:
         """Sync twin of `aread_single_rollout`."""
         return self.storage.run_sync(self.aread_single_rollout, iteration, group_idx, traj_idx, base_name)
+
+    def aiter_rollouts(self, iteration: int, base_name: str = "train") -> AsyncGenerator[Record]:
+        """The rollouts of an iteration one by one, with a piece of the file in memory at a time.
+
+        Nothing is kept. Whoever leaves before the end should close it: `contextlib.aclosing`, or
+        `contextlib.closing` for the sync twin.
+
+        Args:
+            iteration: Number of the iteration.
+            base_name: What the file's name begins with: `train`, `eval_gsm8k` …
+
+        Raises:
+            InvalidInputError: A negative number, or a name that is no part of a file name.
+        """
+        return self._each_rollout(self._rollouts_path(iteration, base_name))
+
+    def iter_rollouts(self, iteration: int, base_name: str = "train") -> Generator[Record]:
+        """Sync twin of `aiter_rollouts`."""
+        return self._each_rollout_in_turn(self._rollouts_path(iteration, base_name))
+
+    async def _each_rollout(self, path: str) -> AsyncGenerator[Record]:
+        async with contextlib.aclosing(read_records(self.storage, path)) as parts:
+            async for records in parts:
+                for record in records:
+                    yield record
+
+    def _each_rollout_in_turn(self, path: str) -> Generator[Record]:
+        parts = read_records(self.storage, path)
+        try:
+            while (records := self.storage.run_sync(_next_of, parts)) is not None:
+                yield from records
+        finally:
+            self.storage.run_sync(parts.aclose)
 
     async def awrite_rollouts(
         self, iteration: int, records: Iterable[Mapping[str, Any]], base_name: str = "train"
@@ -201,6 +231,10 @@ class IterationFiles(RunFiles):
     @staticmethod
     def _logtree_name(iteration: int, base_name: str) -> str:
         return storage_join(iteration_folder(iteration), check_name("base_name", base_name) + LOGTREE_SUFFIX)
+
+
+async def _next_of(parts: AsyncGenerator[list[Record]]) -> list[Record] | None:
+    return await anext(parts, None)
 
 
 def _note_file(info: IterationInfo, name: str) -> None:

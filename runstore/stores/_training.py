@@ -13,6 +13,7 @@ from runstore.jsonl._decode import Record, decode_document
 from runstore.jsonl._encode import encode_document, encode_record
 from runstore.storage import Storage
 from runstore.storage._sync_only import SyncMethods
+from runstore.stores._checkpoints import best_checkpoint, last_checkpoint
 from runstore.stores._iterations import IterationFiles
 from runstore.stores._records import CheckpointRecord
 from runstore.stores._series import merge_by_step
@@ -292,6 +293,37 @@ class TrainingRunStore(IterationFiles):
     def read_checkpoint_records(self) -> list[CheckpointRecord]:
         """Sync twin of `aread_checkpoint_records`."""
         return self.storage.run_sync(self.aread_checkpoint_records)
+
+    async def afind_checkpoint(
+        self, name: str | None = None, *, best: str | None = None, lowest: bool = False
+    ) -> CheckpointRecord | None:
+        """The checkpoint to go on from, `None` when there is none.
+
+        Without arguments the final one, or else the last. A line that was cut off is none.
+
+        Args:
+            name: Only checkpoints of this name; of several the last counts.
+            best: The one with the best value of this metric: the last value at or before its batch,
+                after restarts that of the later run. Of equals the latest.
+            lowest: Whether less of the metric is better.
+
+        Raises:
+            InvalidInputError: Both a name and a metric are given.
+        """
+        if name is not None and best is not None:
+            msg = f"a checkpoint is chosen by name or by metric, not by both: {name!r}, {best!r}"
+            raise InvalidInputError(msg)
+        records = await self.aread_checkpoint_records()
+        if best is None:
+            return last_checkpoint(records, name)
+        series = await self.aread_metrics_by_step()
+        return best_checkpoint(records, series, best, lowest=lowest)
+
+    def find_checkpoint(
+        self, name: str | None = None, *, best: str | None = None, lowest: bool = False
+    ) -> CheckpointRecord | None:
+        """Sync twin of `afind_checkpoint`."""
+        return self.storage.run_sync(self.afind_checkpoint, name, best=best, lowest=lowest)
 
     async def awrite_checkpoint(self, record: CheckpointRecord | Mapping[str, Any]) -> None:
         """Append one checkpoint; it is durable in the backend when this returns.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from runstore.storage import Storage, StorageEntry, StorageStat
+from runstore.storage import Storage, StorageListing, StorageStat
 
 __all__ = ["Colours"]
 
@@ -85,15 +85,15 @@ class Colours:
         names: list[str] = await self._call("list_dir", prefix)
         return names
 
-    async def scan(self, prefix: str) -> list[StorageEntry]:
+    async def scan(self, prefix: str, known: StorageListing | None = None) -> StorageListing:
         """`ascan` or `scan`."""
-        entries: list[StorageEntry] = await self._call("scan", prefix)
-        return entries
+        listing: StorageListing = await self._call("scan", prefix, known)
+        return listing
 
-    async def find(self, prefix: str, starting: str = "") -> list[StorageEntry]:
+    async def find(self, prefix: str, starting: str = "", depth: int | None = None) -> dict[str, StorageStat]:
         """`afind` or `find`."""
-        entries: list[StorageEntry] = await self._call("find", prefix, starting)
-        return entries
+        files: dict[str, StorageStat] = await self._call("find", prefix, starting, depth)
+        return files
 
     async def watch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
         """`awatch` or `watch`."""

@@ -10,7 +10,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from runstore.errors import InvalidInputError, NotFoundError
-from runstore.storage import AsyncStorage, Storage
+from runstore.storage import AsyncStorage, Storage, StorageListing
 from runstore.testing._bench import TEN, Bench
 from runstore.testing._colours import Colours
 
@@ -35,8 +35,8 @@ class NameLaws(Bench):
             assert not await colour.exists(path)
             assert await colour.stat(path) is None
             assert await colour.list_dir(path) == []
-            assert await colour.scan(path) == []
-            assert await colour.find(path) == []
+            assert await colour.scan(path) == StorageListing()
+            assert await colour.find(path) == {}
         assert await colour.list_dir("") == []
 
     async def test_a_folder_is_not_a_file(self, colours: Colours) -> None:
@@ -55,8 +55,8 @@ class NameLaws(Bench):
         """A file has no children, and what would be below it is missing."""
         await colours.write("f", TEN)
         assert await colours.list_dir("f") == []
-        assert await colours.scan("f") == []
-        assert await colours.find("f") == []
+        assert await colours.scan("f") == StorageListing()
+        assert await colours.find("f") == {}
         assert not await colours.exists("f/below")
         with pytest.raises(NotFoundError):
             await colours.read("f/below")
@@ -92,27 +92,47 @@ class NameLaws(Bench):
         """It is what its default, made of listing and stat, finds."""
         for size, path in enumerate(("z", "a/1", "m", "b/c/d")):
             await colours.write(path, b"x" * size)
-        entries = await colours.scan("")
-        assert [(entry.path, entry.stat and entry.stat.size) for entry in entries] == [
-            ("a", None),
-            ("b", None),
-            ("m", 2),
-            ("z", 0),
-        ]
+        listing = await colours.scan("")
+        assert [(name, stat.size) for name, stat in listing.files.items()] == [("m", 2), ("z", 0)]
+        assert listing.folders == ["a", "b"]
         for folder in ("", "a", "b"):
             assert await colours.scan(folder) == await AsyncStorage.ascan(colours.storage, folder)
 
+    async def test_scan_again_sees_every_change(self, colours: Colours) -> None:
+        """A scan that is given an earlier listing finds what one without it finds, whatever changed."""
+        for path in ("a/1", "m", "z"):
+            await colours.write(path, TEN)
+        changes: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            lambda: colours.append("m", TEN),
+            lambda: colours.write("new", TEN),
+            lambda: colours.write("b/c", TEN),
+            lambda: colours.write("z", b""),
+            lambda: colours.append("a/1", TEN),
+            lambda: colours.remove("m"),
+        ]
+        known = await colours.scan("")
+        for change in changes:
+            known = await colours.scan("", known)
+            await change()
+            listing = await colours.scan("", known)
+            assert listing == await colours.scan("")
+            known = listing
+
     async def test_find_goes_to_any_depth(self, colours: Colours) -> None:
-        """Every file below the folder, sorted by path; it is what its default, made of scans, finds."""
+        """Every file below the folder, to any depth or the one asked for; it is what the default finds."""
         paths = ["a", "a.b", "b/c", "b/d/e", "b/d/f/g", "b.c", "iteration_1/x", "iteration_2/x", "i"]
         for path in paths:
             await colours.write(f"run/{path}", TEN)
         await colours.write("other/a", TEN)
-        assert [entry.path for entry in await colours.find("run")] == sorted(paths)
+        assert list(await colours.find("run")) == sorted(paths)
         for starting in ("", "a", "b", "b/", "b/d", "b/d/", "iteration_", "iteration_2/", "zzz", "b/d/f/g/h"):
             found = await colours.find("run", starting)
-            assert [entry.path for entry in found] == sorted(p for p in paths if p.startswith(starting))
+            assert list(found) == sorted(p for p in paths if p.startswith(starting))
             assert found == await AsyncStorage.afind(colours.storage, "run", starting)
+        for depth in (1, 2, 3):
+            found = await colours.find("run", "b", depth)
+            assert list(found) == sorted(p for p in paths if p.startswith("b") and p.count("/") < depth)
+            assert found == await AsyncStorage.afind(colours.storage, "run", "b", depth)
 
     # ---- removing
 
@@ -189,7 +209,7 @@ class NameLaws(Bench):
             await colours.write(f"{name}/{name}", b"%d" % number)
             await colours.append(f"{name}/{name}", b"more")
         assert await colours.list_dir("") == sorted(ODD_NAMES)
-        assert [entry.path for entry in await colours.find("")] == sorted(f"{n}/{n}" for n in ODD_NAMES)
+        assert list(await colours.find("")) == sorted(f"{n}/{n}" for n in ODD_NAMES)
         await colours.flush()
         for number, name in enumerate(ODD_NAMES):
             assert await colours.read_range(f"{name}/{name}", 0) == b"%dmore" % number

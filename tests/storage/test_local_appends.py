@@ -355,7 +355,7 @@ async def test_an_unforeseen_failure_reaches_every_caller_of_its_commit(tmp_path
 
 
 def test_a_record_that_lacks_only_its_newline_is_stored(tmp_path: Path) -> None:
-    """When a disk is full one byte too early, the record counts for readers, so its writer is told no failure."""
+    """When a disk is full one byte early, the record counts for readers, and no failure is raised."""
     store = TrainingRunStore(tmp_path)
     store.write_metrics({"step": 0})
     size = (tmp_path / "metrics.jsonl").stat().st_size

@@ -20,10 +20,12 @@ import pytest
 from runstore import (
     AccessDeniedError,
     InvalidInputError,
+    IterationInfo,
     LocalStorage,
     NotFoundError,
     StorageFullError,
     StorageIOError,
+    StorageListing,
     TrainingRunStore,
 )
 from runstore.storage import _replace
@@ -183,7 +185,7 @@ def test_b03_a_missing_folder_is_not_made_by_looking(tmp_path: Path) -> None:
     """Without `mkdir`, only the first write makes the folder."""
     storage = LocalStorage(tmp_path / "a" / "b", mkdir=False)
     assert storage.list_dir("") == []
-    assert storage.find("") == []
+    assert storage.find("") == {}
     assert not storage.exists("f")
     storage.close()
     assert not (tmp_path / "a").exists()
@@ -265,7 +267,7 @@ def test_b10_what_killed_writers_left_is_cleared_by_the_next(tmp_path: Path) -> 
     if not named:
         _replace._link(descriptor, str(in_use), str(in_use))
     assert storage.list_dir("") == []
-    assert storage.find("") == storage.scan("") == []
+    assert (storage.find(""), storage.scan("")) == ({}, StorageListing())
     storage.write("f", b"1")
     assert not abandoned.exists()
     assert in_use.exists()
@@ -349,12 +351,57 @@ def test_links_that_lead_nowhere_spoil_no_listing(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "a" / "up").symlink_to(tmp_path)
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    assert [entry.path for entry in storage.scan("")] == ["a", "b"]
-    assert [entry.path for entry in storage.find("")] == ["a/f", "b/f"]
+    assert storage.scan("") == StorageListing({}, ["a", "b"])
+    assert list(storage.find("")) == ["a/f", "b/f"]
     assert storage.stat("dangling") is None
     storage.remove("dangling")
     storage.remove("circle")
     assert storage.list_dir("") == ["a", "b"]
+
+
+LISTING = f"""
+import sys
+from runstore import AccessDeniedError, LocalStorage, TrainingRunStore
+{NOBODY}
+storage = LocalStorage(sys.argv[1], mkdir=False)
+assert list(storage.find("run")) == ["iteration_000001/train_logtree.json", "metrics.jsonl"]
+assert list(storage.scan("run").files) == ["metrics.jsonl"]
+infos = TrainingRunStore(storage, "run").list_iterations()
+assert [(info.iteration, info.has_train_logtree) for info in infos] == [(1, True)]
+for look in (storage.scan, storage.find, storage.list_dir):
+    try:
+        look("private")
+    except AccessDeniedError as error:
+        assert "private" in str(error)
+    else:
+        raise SystemExit("it was listed")
+print("done")
+"""
+
+
+def test_what_may_not_be_seen_spoils_no_listing(common: Path) -> None:
+    """A child that may not be looked at is left out; asking for that folder itself is refused."""
+    (common / "private" / "inner").mkdir(parents=True)
+    iteration = common / "run" / "iteration_000001"
+    iteration.mkdir(parents=True)
+    (iteration / "train_logtree.json").write_bytes(b"{}")
+    (common / "run" / "metrics.jsonl").write_bytes(b"")
+    (common / "run" / "latest").symlink_to(common / "private" / "inner")
+    (iteration / "hidden").mkdir()
+    for folder in (common / "private", iteration / "hidden"):
+        folder.chmod(0)
+    done = run(write_script(common, LISTING), common)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_listing_iterations_looks_no_deeper_than_their_folders(tmp_path: Path) -> None:
+    """What lies in folders of an iteration, or behind links there, is not walked through."""
+    store = TrainingRunStore(LocalStorage(tmp_path))
+    store.write_logtree(1, {})
+    (tmp_path / "iteration_000001" / "everything").symlink_to("/")
+    (tmp_path / "iteration_000001" / "deeper").mkdir()
+    (tmp_path / "iteration_000001" / "deeper" / "train_rollout_summaries.jsonl").write_bytes(b"")
+    assert store.list_iterations() == [IterationInfo(1, has_train_logtree=True)]
 
 
 # ---- errors

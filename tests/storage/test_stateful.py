@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from runstore import LocalStorage, NotFoundError, Storage, StorageIOError
+from runstore import LocalStorage, NotFoundError, Storage, StorageIOError, StorageListing
 from runstore.storage import as_storage
 from tests.storages import MemoryStorage, SyncFolder
 
@@ -40,6 +40,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.storage = self.make(self.folder)
         self.model = {}
+        self.listings: dict[str, StorageListing] = {}
         self.folders: set[str] = set()
         self.runner = asyncio.Runner()
 
@@ -125,10 +126,13 @@ class StorageMachine(RuleBasedStateMachine):
     def listing(self, folder: str, awaited: bool) -> None:
         names = self._children(folder)
         assert self.call(awaited, "list_dir", folder) == names
-        entries = self.call(awaited, "scan", folder)
-        assert [entry.path for entry in entries] == names
-        paths = [f"{folder}/{name}".lstrip("/") for name in names]
-        assert [entry.stat is None for entry in entries] == [path not in self.model for path in paths]
+        files = [name for name in names if f"{folder}/{name}".lstrip("/") in self.model]
+        listing = self.call(awaited, "scan", folder, self.listings.get(folder))
+        assert list(listing.files) == files
+        assert listing.folders == [name for name in names if name not in files]
+        sizes = [len(self.model[f"{folder}/{name}".lstrip("/")]) for name in files]
+        assert [stat.size for stat in listing.files.values()] == sizes
+        self.listings[folder] = listing
 
     @rule(
         folder=st.sampled_from(FOLDERS),
@@ -139,7 +143,7 @@ class StorageMachine(RuleBasedStateMachine):
         start = f"{folder}/" if folder else ""
         below = {path[len(start) :]: data for path, data in self.model.items() if path.startswith(start)}
         found = self.call(awaited, "find", folder, starting)
-        assert [(entry.path, entry.stat.size) for entry in found] == [
+        assert [(path, stat.size) for path, stat in found.items()] == [
             (path, len(data)) for path, data in sorted(below.items()) if path.startswith(starting)
         ]
 
@@ -170,7 +174,7 @@ class StorageMachine(RuleBasedStateMachine):
     @invariant()
     def all_is_there(self) -> None:
         if hasattr(self, "model"):
-            found = {entry.path: self.storage.read(entry.path) for entry in self.storage.find("")}
+            found = {path: self.storage.read(path) for path in self.storage.find("")}
             assert found == self.model
 
 

@@ -29,6 +29,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "awrite_checkpoint": ({"name": "a"},),
     "aread_checkpoints": (),
     "aread_checkpoint_records": (),
+    "afind_checkpoint": ("a",),
     "awrite_rollouts": (1, [{"group_idx": 0, "traj_idx": 0, "text": "x" * 300_000}] * 3),
     "aread_rollouts": (1,),
     "aread_single_rollout": (1, 0, 0),
@@ -154,6 +155,7 @@ HOPS: dict[str, int] = {
     "awrite_checkpoint": 1,
     "aread_checkpoints": 1,
     "aread_checkpoint_records": 1,
+    "afind_checkpoint": 1,
     "awrite_rollouts": 1,
     "aread_rollouts": 2,  # is it what is kept; read
     "aread_single_rollout": 1,

@@ -10,7 +10,9 @@ from runstore import (
     AsyncFollower,
     AsyncStorage,
     Batch,
+    BenchmarkResult,
     CheckpointRecord,
+    EvalStore,
     EventLoopError,
     Follower,
     IncrementalReader,
@@ -22,12 +24,17 @@ from runstore import (
     MalformedLines,
     MissingDependencyError,
     NotFoundError,
+    RunInfo,
+    RunMetadata,
+    RunRegistry,
     RunStoreError,
     Storage,
-    StorageEntry,
     StorageFullError,
     StorageIOError,
+    StorageListing,
     StorageStat,
+    StoredTrajectory,
+    StoredTurn,
     TrainingRunStore,
     UnstorableValueError,
     storage_from_uri,
@@ -143,6 +150,57 @@ async def awaiting(store: TrainingRunStore) -> None:
     assert_type(await store.alist_iterations(), list[IterationInfo])
 
 
+async def choosing(store: TrainingRunStore) -> None:
+    assert_type(store.find_checkpoint(), CheckpointRecord | None)
+    assert_type(await store.afind_checkpoint("000010"), CheckpointRecord | None)
+    assert_type(await store.afind_checkpoint(best="loss", lowest=True), CheckpointRecord | None)
+    for rollout in store.iter_rollouts(1):
+        assert_type(rollout, Record)
+    async for rollout in store.aiter_rollouts(1, base_name="eval_gsm8k"):
+        assert_type(rollout, Record)
+
+
+async def finding(storage: Storage) -> None:
+    registry = RunRegistry([storage, "runs", SyncOnly()], ("eval",), depth=2, active_seconds=60.0, limit=8)
+    assert_type(RunRegistry("runs").storage_count, int)
+    assert_type(registry.primary_storage, Storage)
+    assert_type(registry.storage_for("a"), Storage)
+    assert_type(registry.storage_errors, dict[str, Exception])
+    assert_type(registry.refresh(), list[RunInfo])
+    assert_type(registry.get_runs("sweep/*", status="running", training_type="rl"), list[RunInfo])
+    assert_type(registry.get_run("a"), RunInfo | None)
+    assert_type(registry.get_training_store("a"), TrainingRunStore)
+    assert_type(registry.get_eval_store(), EvalStore | None)
+    assert_type(await registry.arefresh(), list[RunInfo])
+    assert_type(await registry.aget_runs(), list[RunInfo])
+    assert_type(await registry.aget_run("a"), RunInfo | None)
+    assert_type(await registry.aget_training_store("a"), TrainingRunStore)
+    assert_type(await registry.aget_eval_store(), EvalStore | None)
+    for info in await registry.aget_runs():
+        assert_type((info.run_id, info.prefix, info.iteration_count), tuple[str, str, int])
+        assert_type((info.last_updated, info.age), tuple[float | None, float | None])
+        assert_type((info.status_reason, info.error), tuple[str, str | None])
+
+
+async def evaluating(store: EvalStore) -> None:
+    run_id = store.create_run("model", ["gsm8k"], checkpoint_name="final", config={"n": 1})
+    assert_type(run_id, str)
+    store.write_result(run_id, BenchmarkResult("gsm8k", 0.5, 2, 1, pass_at_k={1: 0.5}))
+    store.write_trajectory(run_id, "gsm8k", StoredTrajectory(0, "gsm8k", turns=[StoredTurn("user", "?")]))
+    store.write_summary(run_id, {"gsm8k": BenchmarkResult("gsm8k", 0.5, 2, 1)})
+    assert_type(store.run_dir(run_id), str)
+    assert_type(store.finalize_run(run_id), RunMetadata)
+    assert_type(store.list_runs(), list[RunMetadata])
+    assert_type(store.list_benchmarks(run_id), list[str])
+    assert_type(store.read_result(run_id, "gsm8k"), BenchmarkResult | None)
+    assert_type(store.read_trajectories(run_id, "gsm8k", correct_only=True), list[StoredTrajectory])
+    assert_type(store.read_single_trajectory(run_id, "gsm8k", 0), StoredTrajectory | None)
+    assert_type(store.read_summary(run_id), Record | None)
+    assert_type(await store.aread_run(run_id), RunMetadata)
+    assert_type(RunMetadata.from_dict({}), RunMetadata)
+    await store.adelete_run(run_id)
+
+
 def records(record: CheckpointRecord, info: IterationInfo) -> None:
     assert_type(CheckpointRecord.from_dict({"name": "a"}), CheckpointRecord)
     assert_type(record.to_dict(), Record)
@@ -200,9 +258,10 @@ async def storing(storage: Storage, half: AsyncStorage) -> None:
     assert_type(storage.exists("a"), bool)
     assert_type(storage.stat("a"), StorageStat | None)
     assert_type(storage.list_dir(""), list[str])
-    assert_type(storage.scan(""), list[StorageEntry])
-    assert_type(storage.find("", "a"), list[StorageEntry])
-    assert_type(StorageEntry("a", StorageStat(1, 2.0)).stat, StorageStat | None)
+    assert_type(storage.scan("", StorageListing()), StorageListing)
+    assert_type(storage.find("", "a"), dict[str, StorageStat])
+    assert_type(storage.scan("").files, dict[str, StorageStat])
+    assert_type(storage.scan("").folders, list[str])
     assert_type((StorageStat(1, 2.0).size, StorageStat(1, 2.0).mtime), tuple[int, float])
     storage.write("a", b"")
     storage.append("a", b"")

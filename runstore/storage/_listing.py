@@ -1,0 +1,165 @@
+"""What local folders hold, with size and age: looked at once, and less closely the next time."""
+
+from __future__ import annotations
+
+import errno
+import operator
+import os
+import time
+from typing import NamedTuple
+
+from runstore.errors import AccessDeniedError
+from runstore.storage._base import StorageListing, StorageStat, may_hold
+from runstore.storage._errors import ABSENT, storage_error
+from runstore.storage._replace import TEMP_SUFFIX
+
+__all__ = ["find", "scan"]
+
+# A folder's time changes whenever a name in it does. So its names need not be listed again while its
+# time is the same, if that was a while ago when they were listed: later changes within one tick of the
+# disk's clock would not show. Disks with times in whole seconds tick that slowly.
+SETTLED_NS = 100_000_000
+SETTLED_NS_IN_SECONDS = 2_500_000_000
+# Some network mounts make folders' times up, so that even such a listing is trusted only so long.
+TRUSTED_NS = 60_000_000_000
+
+# A child that vanished, a link that leads nowhere or to where this process may not look: left out, since
+# it says nothing of the folder that was asked about.
+_UNSEEN = {*ABSENT, errno.ELOOP, errno.EACCES, errno.EPERM}
+
+
+class _Mark(NamedTuple):
+    """When the names of a folder were listed, and what the folder was then."""
+
+    listed_ns: int
+    inode: int
+    disk: int
+    changed_ns: int
+
+    def holds(self, status: os.stat_result) -> bool:
+        """Whether the folder must still have the same names."""
+        return (
+            status.st_mtime_ns == self.changed_ns
+            and status.st_ino == self.inode
+            and status.st_dev == self.disk
+            and 0 <= time.time_ns() - self.listed_ns < TRUSTED_NS
+        )
+
+
+def scan(path: str, known: StorageListing | None = None) -> StorageListing:
+    """The children with their kind, size and age, sorted by name; dangling links are left out.
+
+    Args:
+        path: The folder.
+        known: An earlier listing of it; `known` itself is returned when all is as it was.
+    """
+    try:
+        status = os.stat(path)
+        if known is not None and known.mark is not None and known.mark.holds(status):
+            again = _look_again(path, known)
+            if again is not None:
+                return again
+        return _list(path, status)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return StorageListing()
+        raise storage_error(error, path) from error
+
+
+def _list(path: str, status: os.stat_result) -> StorageListing:
+    now = time.time_ns()
+    folders: list[str] = []
+    others: list[os.DirEntry[str]] = []
+    with os.scandir(path) as children:
+        for child in children:
+            if _is_folder(child):
+                folders.append(child.name)
+            else:
+                others.append(child)
+    folders.sort()
+    if TEMP_SUFFIX in "/".join(folders):
+        folders = [name for name in folders if not name.endswith(TEMP_SUFFIX)]
+    # What a link to a file leads to may come and go without a trace in this folder.
+    linked = any(child.is_symlink() for child in others)
+    mark = None if linked else _mark(status, now)
+    return StorageListing(_files_of(others), folders, (status.st_dev, status.st_ino), mark)
+
+
+def _is_folder(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir()
+    except OSError as error:
+        if error.errno in _UNSEEN:
+            return False
+        raise
+
+
+def _files_of(children: list[os.DirEntry[str]]) -> dict[str, StorageStat]:
+    files: dict[str, StorageStat] = {}
+    for child in sorted(children, key=_name):
+        if child.name.endswith(TEMP_SUFFIX):
+            continue
+        try:
+            status = child.stat()
+        except OSError as error:
+            if error.errno in _UNSEEN:
+                continue
+            raise
+        files[child.name] = StorageStat(status.st_size, status.st_mtime)
+    return files
+
+
+_name = operator.attrgetter("name")
+
+
+def _mark(status: os.stat_result, now: int) -> _Mark | None:
+    changed = status.st_mtime_ns
+    settled = SETTLED_NS if changed % 1_000_000_000 else SETTLED_NS_IN_SECONDS
+    if now - changed < settled:
+        return None
+    return _Mark(now, status.st_ino, status.st_dev, changed)
+
+
+def _look_again(path: str, known: StorageListing) -> StorageListing | None:
+    """The listing with the files as they are now; `None` when one is gone after all."""
+    changed: dict[str, StorageStat] = {}
+    for name, stat in known.files.items():
+        try:
+            status = os.stat(f"{path}/{name}")
+        except OSError:
+            return None
+        if status.st_mtime != stat.mtime or status.st_size != stat.size:
+            changed[name] = StorageStat(status.st_size, status.st_mtime)
+    if not changed:
+        return known
+    return StorageListing({**known.files, **changed}, known.folders, known.place, known.mark)
+
+
+def find(root: str, starting: str, depth: int | None) -> dict[str, StorageStat]:
+    """Every file below `root` whose relative path starts so and has at most `depth` parts.
+
+    A folder linked into itself ends the descent; one that may not be read is left out.
+    """
+    found: dict[str, StorageStat] = {}
+    folders = [("", frozenset[object]())]
+    while folders:
+        folder, above = folders.pop()
+        try:
+            listing = scan(f"{root}/{folder}" if folder else root)
+        except AccessDeniedError:
+            if folder:
+                continue
+            raise
+        if listing.place in above:
+            continue
+        inside = above | {listing.place}
+        before = f"{folder}/" if folder else ""
+        for name, stat in listing.files.items():
+            path = before + name
+            if path.startswith(starting):
+                found[path] = stat
+        for name in listing.folders:
+            path = before + name
+            if may_hold(path, starting, depth):
+                folders.append((path, inside))
+    return dict(sorted(found.items()))
