@@ -126,7 +126,8 @@ class Bench:
             [sys.executable, path, *map(str, args)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": packages},
+            # Bytecode is kept, as it is of an installed package: compiling is not what importing costs.
+            env={**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": ""},
         )
 
     def child_value(self, script: str, *args: object) -> float:

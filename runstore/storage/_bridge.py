@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -205,17 +206,60 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+def _nothing() -> None:
+    """The report of a call that was taken back."""
+
+
 class _Hop(Executor):
-    """The executor of one hop: remembers its future, so that a cancelled caller can wait for it."""
+    """The executor of one hop: a call in a thread, its outcome brought back to the loop at one go.
 
-    def __init__(self, pool: ThreadPool) -> None:
+    Its future is the loop's own, which `run_in_executor` hands out as it is. A cancelled caller can
+    take the call back before a thread has begun it, and else wait for its end.
+    """
+
+    def __init__(self, pool: ThreadPool, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
-        self.future: Future[Any] | None = None
+        self._loop = loop
+        self._begun = threading.Lock()  # taken by whoever comes first: the thread, or who takes it back
+        self._over = False
+        self._waiting: asyncio.Future[None] | None = None
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future = self._pool.submit(fn, *args, **kwargs)
-        self.future = future
-        return future
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
+        future = self._loop.create_future()
+        self._pool.start(functools.partial(self._make, future, fn, args))
+        return future  # type: ignore[return-value]  # asyncio takes its own futures too
+
+    def _make(
+        self, future: asyncio.Future[Any], function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        if not self._begun.acquire(blocking=False):
+            return _nothing
+        try:
+            result, error = function(*args), None
+        except BaseException as raised:  # noqa: BLE001  whatever it was, it belongs to the caller
+            result, error = None, raised
+        return functools.partial(self._report, future, result, error)
+
+    def _report(self, *outcome: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed with this under way
+            self._loop.call_soon_threadsafe(self._deliver, *outcome)
+
+    def _deliver(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        self._over = True
+        if self._waiting is not None:
+            self._waiting.set_result(None)
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    async def give_up(self) -> None:
+        """Take the call back, or wait for its end when a thread has begun it."""
+        if not self._over and not self._begun.acquire(blocking=False):
+            self._waiting = self._loop.create_future()
+            await settle(self._waiting)
 
 
 async def in_thread(function: Callable[..., T], /, *args: Any) -> T:
@@ -229,12 +273,11 @@ async def in_thread(function: Callable[..., T], /, *args: Any) -> T:
     loop = running_loop()
     io_loop = _shared.io_loop
     polls = io_loop is not None and io_loop.loop is loop
-    hop = _Hop(_shared.follower_polls if polls else _shared.operations)
+    hop = _Hop(_shared.follower_polls if polls else _shared.operations, loop)
     try:
         result: T = await _shared.hop(function, args, executor=hop, loop=loop)
     except asyncio.CancelledError:
-        if hop.future is not None and not hop.future.cancelled():
-            await settle(asyncio.wrap_future(hop.future, loop=loop))
+        await hop.give_up()
         raise
     return result
 

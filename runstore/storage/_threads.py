@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["ThreadPool"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
+Call = Callable[[], Callable[[], object]]
+"""Work for a thread, which returns how to report what came of it."""
 
 # While every thread has been at the same call for so long and others wait, the pool grows.
 STUCK_SECONDS = 0.25
 MOST_THREADS = 1024
 
 
-class ThreadPool(Executor):
+class ThreadPool:
     """Daemon threads, spawned when all others are at work, up to a limit.
 
     Two things set it apart from the standard library's pool. That one joins its threads at exit, so
@@ -34,18 +31,18 @@ class ThreadPool(Executor):
         self._name = name
         self._limit = limit
         self._lock = threading.Lock()
-        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._threads = 0
         self._unfinished = 0
         self._finished = 0
         self._watched = False
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
+    def start(self, call: Call) -> None:
+        """Have a thread make the call, and then what it returns; neither may raise."""
         spawn = watch = False
         with self._lock:
             self._unfinished += 1
-            self._work.put((future, functools.partial(fn, *args, **kwargs)))
+            self._work.put(call)
             if self._unfinished > self._threads:
                 spawn = self._threads < self._limit
                 watch = not spawn and not self._watched
@@ -55,7 +52,6 @@ class ThreadPool(Executor):
             self._spawn()
         elif watch:
             self._start(self._watch)
-        return future
 
     def _spawn(self) -> None:
         """Start a thread that was counted already; where none can start, and none is there, work here."""
@@ -66,7 +62,7 @@ class ThreadPool(Executor):
             alone = self._threads == 0
         if alone:  # the interpreter is ending, or the system allows no thread more
             with contextlib.suppress(queue.Empty):
-                self._finish(*self._work.get_nowait())
+                self._make(self._work.get_nowait())
 
     def _start(self, target: Callable[[], None]) -> bool:
         try:
@@ -77,19 +73,15 @@ class ThreadPool(Executor):
 
     def _run(self) -> None:
         while True:
-            self._finish(*self._work.get())
+            self._make(self._work.get())
 
-    def _finish(self, future: Future[Any], call: Callable[[], Any]) -> None:
-        wanted = future.set_running_or_notify_cancel()
-        result, error = _outcome(call) if wanted else (None, None)
-        # Counted before the caller wakes: its next call finds this thread free.
+    def _make(self, call: Call) -> None:
+        report = call()
+        # Counted before anyone hears of it: the caller's next call finds this thread free.
         with self._lock:
             self._unfinished -= 1
             self._finished += 1
-        if error is not None:
-            future.set_exception(error)
-        elif wanted:
-            future.set_result(result)
+        report()
 
     def _watch(self) -> None:
         """Grow the pool while work waits and none is finished; end when none waits."""
@@ -109,10 +101,3 @@ class ThreadPool(Executor):
             for _ in range(spawned):
                 self._spawn()
             time.sleep(STUCK_SECONDS)
-
-
-def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return call(), None
-    except BaseException as error:  # noqa: BLE001  whatever it was, it belongs to the caller
-        return None, error

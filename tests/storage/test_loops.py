@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -97,6 +98,14 @@ async def until_taken(pool: ThreadPool) -> None:
     async with asyncio.timeout(20):
         while pool._work.qsize():  # noqa: ASYNC110  a thread gives no event when it begins
             await asyncio.sleep(0.001)
+
+
+def result_of(pool: ThreadPool, function: Callable[[], int]) -> int:
+    """What a function returns in a thread of the pool."""
+    results: queue.SimpleQueue[int] = queue.SimpleQueue()
+    pool.start(lambda: partial(results.put, function()))
+    found: int = results.get(timeout=10)
+    return found
 
 
 @pytest.fixture(params=["local", "io loop", "sync only"])
@@ -377,7 +386,7 @@ def test_f05_hung_followers_do_not_starve_a_good_one(tmp_path: Path) -> None:
 def test_the_pool_uses_few_threads_for_calls_in_turn() -> None:
     """Calls that wait for each other share one thread, whatever their number."""
     pool = ThreadPool("test", 8)
-    assert {pool.submit(threading.get_ident).result(10) for _ in range(200)} != set()
+    assert {result_of(pool, threading.get_ident) for _ in range(200)} != set()
     assert pool._threads <= 2
 
 
@@ -389,18 +398,20 @@ def test_the_pool_works_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(threading.Thread, "start", start)
     pool = ThreadPool("test", 8)
-    assert pool.submit(threading.get_ident).result(0) == threading.get_ident()
-    assert pool.submit(threading.get_ident).result(0) == threading.get_ident()
+    assert result_of(pool, threading.get_ident) == threading.get_ident()
+    assert result_of(pool, threading.get_ident) == threading.get_ident()
 
 
-def test_the_pool_hands_errors_to_their_callers() -> None:
-    """Whatever a call raises goes to its future, and the thread goes on."""
+@pytest.mark.anyio
+async def test_a_hop_hands_errors_to_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a call raises is raised where it is awaited, and the thread goes on."""
     pool = ThreadPool("test", 1)
+    monkeypatch.setattr(_bridge._shared, "operations", pool)
 
     def fail() -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        pool.submit(fail).result(10)
-    assert pool.submit(int, "7").result(10) == 7
+        await _bridge.in_thread(fail)
+    assert await _bridge.in_thread(int, "7") == 7
     assert pool._threads == 1

@@ -172,13 +172,13 @@ def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is sent to a thread for an operation."""
     sent: list[str] = []
     pool = _bridge._shared.operations
-    submit = pool.submit
+    start = pool.start
 
-    def noted(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        sent.append(repr(fn))
-        return submit(fn, *args, **kwargs)
+    def noted(call: Callable[[], Callable[[], object]]) -> None:
+        sent.append(repr(call))
+        start(call)
 
-    monkeypatch.setattr(pool, "submit", noted)
+    monkeypatch.setattr(pool, "start", noted)
     return sent
 
 
