@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import threading
-import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -188,8 +187,7 @@ class IncrementalReader:
     def after_fork(self) -> None:
         """Make the locks anew, in a forked child."""
         self._lock = threading.Lock()
-        self._flights: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[bool]]
-        self._flights = weakref.WeakKeyDictionary()
+        self._flights: dict[asyncio.AbstractEventLoop, asyncio.Future[bool]] = {}  # gone when they land
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
