@@ -282,7 +282,6 @@ class _Follow:
         self.path = path
         self.closed = False
         self._interval = interval
-        self._at_end = cursor == "end"
         self._bookmark = Bookmark.parse(cursor) if cursor not in {None, "end"} else None
         self._position: Position | None = None if cursor is not None else Position()
         self._reset = False

@@ -38,7 +38,7 @@ class LifeLaws(Bench):
 
     # ---- changes
 
-    async def test_wait_change_sees_a_change(self, colours: Colours) -> None:
+    async def test_watch_sees_a_change(self, colours: Colours) -> None:
         """After a change of the file, its coming and its going too, the next token is another one."""
         seen = await colours.watch("a/f", None, 30)
         for change in (colours.write("a/f", b"1"), colours.append("a/f", b"2"), colours.remove("a/f")):
@@ -48,7 +48,7 @@ class LifeLaws(Bench):
                 assert time.monotonic() - begin < 20
                 seen = await colours.watch("a/f", seen, 0.05)
 
-    async def test_wait_change_ends_in_time(self, colour: Colours) -> None:
+    async def test_watch_ends_in_time(self, colour: Colours) -> None:
         """The first call returns at once, and one without a change when its time is over."""
         await colour.write("f", TEN)
         begin = time.monotonic()
