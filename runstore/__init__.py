@@ -5,15 +5,22 @@ Every operation exists twice: an async method with the prefix `a`, and its sync 
 
 from runstore.errors import (
     AccessDeniedError,
+    BucketNotFoundError,
+    BucketWarning,
+    CredentialsError,
     EventLoopError,
     InvalidInputError,
     MalformedFileError,
     MissingDependencyError,
     NotFoundError,
     RunStoreError,
+    RunStoreWarning,
+    SpoolKeptWarning,
     StorageFullError,
     StorageIOError,
+    UnavailableError,
     UnstorableValueError,
+    UploadDelayedWarning,
 )
 from runstore.jsonl import (
     AsyncFollower,
@@ -24,6 +31,7 @@ from runstore.jsonl import (
     MalformedLines,
     strict_json,
 )
+from runstore.remote import FsspecStorage, S3Storage
 from runstore.storage import (
     AsyncStorage,
     LocalStorage,
@@ -72,6 +80,8 @@ __all__ = [  # noqa: RUF022  a table of contents
     "Storage",
     "AsyncStorage",
     "LocalStorage",
+    "FsspecStorage",
+    "S3Storage",
     "StorageStat",
     "StorageListing",
     "storage_from_uri",
@@ -79,6 +89,8 @@ __all__ = [  # noqa: RUF022  a table of contents
     # Errors
     "RunStoreError",
     "AccessDeniedError",
+    "BucketNotFoundError",
+    "CredentialsError",
     "EventLoopError",
     "InvalidInputError",
     "MalformedFileError",
@@ -86,5 +98,11 @@ __all__ = [  # noqa: RUF022  a table of contents
     "NotFoundError",
     "StorageFullError",
     "StorageIOError",
+    "UnavailableError",
     "UnstorableValueError",
+    # Warnings
+    "RunStoreWarning",
+    "BucketWarning",
+    "SpoolKeptWarning",
+    "UploadDelayedWarning",
 ]

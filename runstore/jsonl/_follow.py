@@ -278,7 +278,7 @@ class _Follow:
         if interval <= 0:
             msg = f"interval must be positive seconds, not {interval}"
             raise InvalidInputError(msg)
-        self.storage = storage
+        self.storage = storage.durable_view()  # a follower never causes a flush
         self.path = path
         self.closed = False
         self._interval = interval
@@ -352,7 +352,8 @@ class _Follow:
         if _same_place(position, head.position):
             self._taken = head.count
             return self._batch([]) if self._reset else None
-        size = min(max(head.position.offset - position.fetched, 0), CATCH_UP_SIZE)
+        most = max(CATCH_UP_SIZE, self.storage.fetch_size // 4)
+        size = min(max(head.position.offset - position.fetched, 0), most)
         fetched = await fetch(self.storage, self.path, position, size)
         if fetched.replaced:
             self._position, self._reset = Position(), True

@@ -1,7 +1,8 @@
 """One step of reading a JSONL file: fetch what came after a position, parse it piece by piece.
 
-The transfer unit and the parse unit differ: a fetch takes up to `FETCH_SIZE` in one operation, and a
-piece of about `PIECE_SIZE` is parsed at a time, so that an event loop gets its turn in between.
+The transfer unit and the parse unit differ: a fetch takes up to the storage's `fetch_size` in one
+operation, and a piece of about `PIECE_SIZE` is parsed at a time, so that an event loop gets its turn in
+between.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ __all__ = [
     "take",
 ]
 
-# More at a time, and the last pieces are out of the processor's cache again when they are parsed.
-FETCH_SIZE = 1024 * 1024
 PIECE_SIZE = 128 * 1024
 # A longer tail is tried as a record only when it ends like one; a shorter one whenever a brace came.
 LONG_TAIL = 64 * 1024
@@ -57,11 +56,11 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
         storage: Where the file is.
         path: The file; missing counts as empty.
         position: The last known place.
-        size: Bytes to read at most, `FETCH_SIZE` when not given; more where the tail is longer, so
-            that a long line costs few rounds.
+        size: Bytes to read at most, the storage's `fetch_size` when not given; more where the tail is
+            longer, so that a long line costs few rounds.
     """
     if size is None:
-        size = FETCH_SIZE
+        size = storage.fetch_size
     if position.tail:
         known, place, size = position.known, position.fetched, max(size, len(position.tail))
     else:

@@ -94,7 +94,13 @@ class AsyncStorage(ABC):
     An operation that is cancelled has either finished or not begun when the cancellation is
     raised. Instances may be pickled at any time, and used from any thread, any event loop and
     any forked or spawned process.
+
+    Attributes:
+        fetch_size: Bytes that who reads a file from end to end asks for at a time.
     """
+
+    # More at a time, and the last pieces are out of the processor's cache again when they are parsed.
+    fetch_size: ClassVar[int] = 1024 * 1024
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
@@ -107,6 +113,13 @@ class AsyncStorage(ABC):
 
     def identity(self) -> Hashable:
         """A key under which work is shared: storages with equal keys hold the same files."""
+        return self
+
+    def durable_view(self) -> Self:
+        """The same files as the backend has them, without what is held back here.
+
+        Reading them never flushes; the storage itself, where nothing is held back.
+        """
         return self
 
     @abstractmethod
@@ -316,6 +329,15 @@ class Storage(AsyncStorage):
         run = _bridge.drive if self.runs_in_place else _bridge.call_on_io_loop
         return run(function, *args, **kwargs)
 
+    def run_append(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `run_sync`, for a function whose only operations are appends.
+
+        A storage that keeps appends on the local disk first finishes them in place.
+        """
+        return self.run_sync(function, *args, **kwargs)
+
     def read(self, path: str) -> bytes:
         """Sync twin of `aread`."""
         return self.run_sync(self.aread, path)
@@ -330,11 +352,11 @@ class Storage(AsyncStorage):
 
     def append(self, path: str, data: bytes) -> None:
         """Sync twin of `aappend`."""
-        return self.run_sync(self.aappend, path, data)
+        return self.run_append(self.aappend, path, data)
 
     def append_lines(self, path: str, data: bytes) -> None:
         """Sync twin of `aappend_lines`."""
-        return self.run_sync(self.aappend_lines, path, data)
+        return self.run_append(self.aappend_lines, path, data)
 
     def stat(self, path: str) -> StorageStat | None:
         """Sync twin of `astat`."""

@@ -6,8 +6,9 @@ Three ways, and the whole package uses no other:
   run in place, so nothing suspends: no loop, no thread, no hop. Local files use it.
 - `in_thread` is the leaf of every blocking operation: in place under `drive`, else one hop to a
   thread of this module's own pool, so that hung paths never starve a loop's default executor.
-- `call_on_io_loop` and `spawn_on_io_loop` enter the I/O loop: one event loop per process, in a
-  daemon thread, held for the life of the process. Remote sessions and followers live there.
+- `call_on_io_loop`, `on_io_loop` and `spawn_on_io_loop` enter the I/O loop: one event loop per
+  process, in a daemon thread, held for the life of the process. Remote sessions and followers live
+  there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Executor, Future
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from runstore.errors import EventLoopError
@@ -34,10 +36,13 @@ __all__ = [
     "breathe",
     "call_on_io_loop",
     "drive",
+    "finish",
     "gather",
     "in_thread",
     "is_inline",
+    "no_fork",
     "on_fork",
+    "on_io_loop",
     "pause",
     "running_loop",
     "settle",
@@ -184,6 +189,11 @@ def on_fork(owner: ForkAware) -> None:
     _fork_aware.add(owner)
 
 
+def no_fork() -> AbstractContextManager[object]:
+    """Hold off forks while something is made that a forked child has to find whole, or not at all."""
+    return _shared.lock
+
+
 def _before_fork() -> None:
     _shared.lock.acquire()
 
@@ -294,6 +304,16 @@ async def settle(future: asyncio.Future[Any]) -> None:
         future.exception()  # marked as seen: the caller raises its cancellation instead
 
 
+async def finish(call: Callable[[], Awaitable[T]]) -> T:
+    """The result of `call()`, which is not broken off: a cancelled caller waits for its end, then raises."""
+    task = asyncio.ensure_future(call())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await settle(task)
+        raise
+
+
 async def breathe() -> None:
     """Give the event loop a turn; nothing to do under `drive`."""
     if not _mode.inline:
@@ -364,3 +384,65 @@ def spawn_on_io_loop(function: Callable[[], Awaitable[T]]) -> Future[T]:
         return await function()
 
     return asyncio.run_coroutine_threadsafe(task(), loop)
+
+
+class _Visit:
+    """A call that a task of another loop makes on the I/O loop."""
+
+    def __init__(self, caller: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> None:
+        self._caller = caller
+        self._call = call
+        self._task: asyncio.Task[None] | None = None
+        self.outcome: asyncio.Future[Any] = caller.create_future()
+        self.over: asyncio.Future[None] = caller.create_future()
+
+    def begin(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        result, error = None, None
+        try:
+            result = await self._call()
+        except BaseException as raised:  # noqa: BLE001  whatever it was, it belongs to the caller
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the caller's loop was closed meanwhile
+            self._caller.call_soon_threadsafe(self._deliver, result, error)
+
+    def _deliver(self, result: object, error: BaseException | None) -> None:
+        self.over.set_result(None)
+        if self.outcome.cancelled():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self.outcome.cancel()
+        elif error is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(result)
+
+
+async def on_io_loop(function: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+    """Await `function(*args)` on the I/O loop: as it is there, blocking under `drive`, else by one hop.
+
+    A cancelled caller has the call cancelled too, and waits for its end before it raises.
+    """
+    if _mode.inline:
+        return call_on_io_loop(function, *args)
+    caller = running_loop()
+    if _shared.io_loop is None:
+        await in_thread(_shared.enter_io_loop)
+    io_loop = _shared.enter_io_loop()
+    if io_loop.loop is caller:
+        return await function(*args)
+    visit = _Visit(caller, functools.partial(function, *args))
+    io_loop.loop.call_soon_threadsafe(visit.begin)
+    try:
+        result: T = await visit.outcome
+    except asyncio.CancelledError:
+        io_loop.loop.call_soon_threadsafe(visit.cancel)
+        await settle(visit.over)
+        raise
+    return result

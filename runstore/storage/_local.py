@@ -33,6 +33,7 @@ class LocalStorage(Storage):
 
     runs_in_place = True
     run_sync = staticmethod(drive)  # type: ignore[assignment, arg-type, var-annotated]  # no call in between
+    run_append = run_sync
 
     def __init__(self, root: str | os.PathLike[str], *, mkdir: bool = True, fsync: bool = False) -> None:
         """Open a folder.

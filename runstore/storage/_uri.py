@@ -18,17 +18,21 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)")
 _REMOTE_SCHEMES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "memory", "http", "https", "hdfs"}
 
 
-def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:  # noqa: ARG001
+def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
     """The storage that a path or URI names.
 
-    Nothing is created or contacted: a folder comes into being with the first write.
+    Nothing is created or contacted: a folder comes into being with the first write, a bucket never.
 
     Args:
-        uri: A plain path (`~` is expanded) or `file:///path` (percent-decoded).
-        **kwargs: Options of the remote filesystem; a local folder has no use for them.
+        uri: A plain path (`~` is expanded), `file:///path` (percent-decoded), `s3://bucket/prefix`
+            (literal), or a URI of another scheme that fsspec knows (`gs://`, `az://`, `memory://` …).
+        **kwargs: Options of `FsspecStorage` (`flush_interval`) and of the filesystem (`endpoint_url`,
+            `anon`, `profile`, `key`, `secret`, `client_kwargs`, `config_kwargs` …); a local folder has
+            no use for them.
 
     Raises:
         InvalidInputError: It is empty, or a URI that cannot be right.
+        MissingDependencyError: A package is missing that the scheme needs; the message says which.
     """
     text = os.fspath(uri)
     if not text:
@@ -45,12 +49,16 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:  # 
         )
         raise InvalidInputError(msg)
     if slashes:
-        msg = (
-            f"no storage for the scheme '{scheme}://' of {text!r}: this version keeps runs on local disks; "
-            "pass a path or a file:///… URI"
-        )
-        raise InvalidInputError(msg)
+        return _remote(scheme, text.strip()[len(scheme) + 3 :], kwargs)
     return LocalStorage(text, mkdir=False)
+
+
+def _remote(scheme: str, root: str, options: dict[str, Any]) -> Storage:
+    from runstore.remote import FsspecStorage, S3Storage  # noqa: PLC0415  they import this package
+
+    if scheme in {"s3", "s3a"}:
+        return S3Storage("s3", root, **options)
+    return FsspecStorage(scheme, root, **options)
 
 
 def _path_of_file_uri(uri: str) -> str:

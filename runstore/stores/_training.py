@@ -205,7 +205,7 @@ class TrainingRunStore(IterationFiles):
 
     def write_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Sync twin of `awrite_metrics`."""
-        return self.storage.run_sync(self.awrite_metrics, metrics, step)
+        return self.storage.run_append(self.awrite_metrics, metrics, step)
 
     async def atruncate_metrics(self, from_step: int) -> int:
         """Drop the metrics of steps that a resumed run will do again.
@@ -269,7 +269,7 @@ class TrainingRunStore(IterationFiles):
 
     def write_timing_spans(self, step: int, spans: Sequence[Mapping[str, Any]]) -> None:
         """Sync twin of `awrite_timing_spans`."""
-        return self.storage.run_sync(self.awrite_timing_spans, step, spans)
+        return self.storage.run_append(self.awrite_timing_spans, step, spans)
 
     # ---- checkpoints
 

@@ -15,6 +15,7 @@ import pytest
 
 from runstore import (
     AsyncFollower,
+    AsyncStorage,
     Batch,
     Follower,
     InvalidInputError,
@@ -357,7 +358,7 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes so small that the poller keeps little, and catching up takes many steps."""
     monkeypatch.setattr(_follow, "KEPT_SIZE", 2_000)
     monkeypatch.setattr(_follow, "CATCH_UP_SIZE", 700)
-    monkeypatch.setattr(_scan, "FETCH_SIZE", 1_500)
+    monkeypatch.setattr(AsyncStorage, "fetch_size", 1_500)
     monkeypatch.setattr(_scan, "PIECE_SIZE", 300)
 
 

@@ -14,7 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runstore import IncrementalReader, InvalidInputError, LocalStorage, RunStoreError, TrainingRunStore
+from runstore import (
+    AsyncStorage,
+    IncrementalReader,
+    InvalidInputError,
+    LocalStorage,
+    RunStoreError,
+    TrainingRunStore,
+)
 from runstore.jsonl import _scan
 from tests.jsonl import reference, strategies
 from tests.jsonl.helpers import Counting, Failing, append, line, lines, replace, steps
@@ -40,7 +47,7 @@ def test_polls_give_what_one_read_gives(
     """Bytes in any pieces, a poll after each, pickled in between: the records and places of the whole."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "PIECE_SIZE", piece_size)
-        patch.setattr(_scan, "FETCH_SIZE", fetch_size)
+        patch.setattr(AsyncStorage, "fetch_size", fetch_size)
         path = Path(root) / "m.jsonl"
         reader = IncrementalReader(root, "m.jsonl")
         records = []
@@ -64,7 +71,7 @@ async def test_awaited_polls_give_what_one_read_gives(
     """The async twin, some of its polls done by the sync one."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "PIECE_SIZE", piece_size)
-        patch.setattr(_scan, "FETCH_SIZE", fetch_size)
+        patch.setattr(AsyncStorage, "fetch_size", fetch_size)
         path = Path(root) / "m.jsonl"
         reader = IncrementalReader(root, "m.jsonl")
         records = []
@@ -391,7 +398,7 @@ def test_an_error_half_way_loses_nothing(
     tmp_path: Path, failures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read before a failure comes with the next read, in order, once."""
-    monkeypatch.setattr(_scan, "FETCH_SIZE", 1000)
+    monkeypatch.setattr(AsyncStorage, "fetch_size", 1000)
     path = tmp_path / "m.jsonl"
     path.write_bytes(lines(0, 500))
     storage = Late(tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from runstore import IncrementalReader, LocalStorage, RunStoreError, TrainingRunStore
+from runstore import AsyncStorage, IncrementalReader, LocalStorage, RunStoreError, TrainingRunStore
 from runstore.jsonl import _scan
 from tests.jsonl.helpers import Failing, append, fork, line, lines, steps
 
@@ -41,7 +41,7 @@ def run_threads(*targets: Callable[[], None]) -> None:
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fetches and pieces so small that every read takes several, and readers overtake one another."""
-    monkeypatch.setattr(_scan, "FETCH_SIZE", 8_000)
+    monkeypatch.setattr(AsyncStorage, "fetch_size", 8_000)
     monkeypatch.setattr(_scan, "PIECE_SIZE", 900)
 
 

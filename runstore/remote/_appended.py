@@ -1,0 +1,301 @@
+"""Files that are appended to in a store without appends: spooled at once, delivered in the background.
+
+One `AppendedFile` a process and object, whatever number of storages and pickled copies of them there
+are. `append_all` ends on the local disk; `flush` delivers what is pending, and a background task does so
+every interval while there is something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from runstore.errors import (
+    AccessDeniedError,
+    RunStoreError,
+    SpoolKeptWarning,
+    UploadDelayedWarning,
+)
+from runstore.remote._errors import warn
+from runstore.remote._marks import is_stale
+from runstore.remote._segment import Base, Segment
+from runstore.remote._spool import Place, Spool, load, spooled_objects
+from runstore.storage._append_queue import Append
+from runstore.storage._bridge import call_on_io_loop, gather, in_thread, on_fork, spawn_on_io_loop
+
+__all__ = ["EXIT_SECONDS", "FLUSH_SECONDS", "AppendedFile", "Committer", "appended_files", "flush_all"]
+
+# A request costs money: at one each 10 s a file costs 8,640 a day.
+FLUSH_SECONDS = 10.0
+LONGEST_RETRY_SECONDS = 60.0
+FILES_AT_ONCE = 16
+# What the end of a process may take for all its deliveries.
+EXIT_SECONDS = 3.0
+# For so long a look at what others have spooled counts: reads do not look each time.
+LOOK_SECONDS = 2.0
+
+
+class Committer(ABC):
+    """How segments get into one object; every method runs on the I/O loop."""
+
+    @abstractmethod
+    async def learn(self) -> Base:
+        """What the object is now."""
+
+    @abstractmethod
+    async def commit(self, segments: Sequence[Segment], spool: Spool) -> Base:
+        """Append segments, each exactly once, however often this is tried.
+
+        Returns:
+            What the object is then.
+        """
+
+    async def abort(self, upload_ids: Sequence[str]) -> None:  # noqa: B027  right where there are none
+        """Drop unfinished uploads."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what is known of the object."""
+
+    async def without_stale(self, segments: Sequence[Segment], now: Base, spool: Spool) -> list[Segment]:
+        """The segments that belong to the object as it is; the others are set aside and reported."""
+        stale = [segment for segment in segments if is_stale(segment, now)]
+        for segment in stale:
+            kept = await in_thread(spool.set_aside, segment)
+            warn(
+                f"{len(segment.frames)} appends of a process that died were made to another "
+                f"{spool.place.key} than the one in {spool.place.store} now, which was truncated or replaced "
+                f"since: they are not appended, and kept in {kept}",
+                SpoolKeptWarning,
+            )
+        return [segment for segment in segments if segment not in stale]
+
+
+class AppendedFile:
+    """The pending appends to one object, and their delivery."""
+
+    def __init__(self, place: Place, url: str, committer: Committer) -> None:
+        self.place = place
+        self.url = url
+        self.interval = FLUSH_SECONDS
+        self.spool = Spool(place)
+        self._committer = committer
+        self._lock = threading.Lock()
+        self._looked = False
+        self._delivers_for_others = True
+        self._delivering = False
+        self._wait = 0.0
+        self._turn: asyncio.Lock | None = None
+
+    # ---- appending: in any thread
+
+    def append_all(self, appends: Sequence[Append]) -> list[RunStoreError | None]:
+        """Append several in order: they are safe on the local disk when this returns."""
+        if not self._looked:
+            self.take_over()
+        outcomes = self.spool.append_all(appends)
+        if not self._delivering:
+            self._begin_delivery()
+        return outcomes
+
+    def take_over(self) -> None:
+        """Take what dead processes of this machine left for this object."""
+        self._looked = True
+        if self._delivers_for_others:
+            self.spool.take_over()
+
+    def _begin_delivery(self) -> None:
+        with self._lock:
+            if self._delivering or not self.spool.pending:
+                return
+            self._delivering = True
+        if appended_files.exiting:
+            self._deliver_now()
+        else:
+            spawn_on_io_loop(self._deliver)
+
+    def _deliver_now(self) -> None:
+        """Deliver at once, as the process is ending, or leave it in the spool."""
+        self._delivering = False
+        with contextlib.suppress(Exception):
+            call_on_io_loop(asyncio.wait_for, self.flush(), EXIT_SECONDS)
+
+    # ---- delivery: on the I/O loop
+
+    async def _deliver(self) -> None:
+        try:
+            await self._deliver_until_done()
+        finally:
+            self._delivering = False
+
+    async def _deliver_until_done(self) -> None:
+        """Flush every interval until nothing is pending."""
+        with contextlib.suppress(RunStoreError):
+            await self._learn()
+        failed_since: float | None = None
+        while True:
+            await asyncio.sleep(self._pause(failed_since))
+            try:
+                await self.flush()
+                failed_since = None
+            except RunStoreError as error:
+                if failed_since is None:
+                    failed_since = time.monotonic()
+                    warn(
+                        f"appends to {self.url} cannot be uploaded now and wait in {self.place.folder}; they "
+                        f"are tried again, by this process or the next one: {error}",
+                        UploadDelayedWarning,
+                    )
+            with self._lock:
+                if not self.spool.pending:
+                    self._delivering = False
+                    return
+
+    def _pause(self, failed_since: float | None) -> float:
+        if failed_since is None:
+            return max(self.interval, self._wait)
+        return min(max(self.interval, time.monotonic() - failed_since), LONGEST_RETRY_SECONDS)
+
+    async def _learn(self) -> None:
+        """Note what the appends are made to, so that a later process can tell whether it is still there."""
+        async with self._in_turn():
+            base = await self._committer.learn()
+            await in_thread(self.spool.remember, base)
+
+    def _in_turn(self) -> asyncio.Lock:
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        return self._turn
+
+    async def flush(self) -> None:
+        """Deliver everything that is pending now.
+
+        Raises:
+            RunStoreError: The store did not take it; it stays in the spool.
+        """
+        if not self.spool.pending:
+            return
+        begin = time.monotonic()
+        async with self._in_turn():
+            await in_thread(self.take_over)
+            left = await in_thread(self.spool.seal)
+            while left:
+                segments = await in_thread(load, left)
+                await self._commit(segments)
+                left = left[len(segments) :]
+        self._wait = 10 * (time.monotonic() - begin)
+
+    async def _commit(self, segments: Sequence[Segment]) -> None:
+        try:
+            base = await self._committer.commit(segments, self.spool)
+        except AccessDeniedError as error:
+            await self._leave(segments, error)
+            return
+        await self._committer.abort([upload for segment in segments for upload in _left_over(segment)])
+        await in_thread(self.spool.remember, base)
+        await in_thread(self.spool.drop, segments)
+
+    async def _leave(self, segments: Sequence[Segment], error: RunStoreError) -> None:
+        """Leave what others left and this process may not deliver; for its own, raise."""
+        owners = {segment.file.owner for segment in segments if segment.file.abandoned}
+        if owners:
+            self._delivers_for_others = False
+            for owner in owners:
+                await in_thread(self.spool.leave, owner)
+            warn(
+                f"a process that died left appends to {self.url} in {self.place.folder}, and this one may "
+                f"not deliver them: {error}",
+                SpoolKeptWarning,
+            )
+        if not all(segment.file.abandoned for segment in segments):
+            raise error
+
+    async def close(self) -> None:
+        """Give up the lock file when nothing is pending."""
+        async with self._in_turn():
+            await in_thread(self.spool.close)
+            if not self.spool.pending:
+                self._committer.forget()
+                self._looked = False
+
+    async def forget(self) -> None:
+        """The object was written or removed otherwise: what is known of it no longer holds."""
+        self._committer.forget()
+        await in_thread(self.spool.remember, None)
+
+
+def _left_over(segment: Segment) -> list[str]:
+    """Uploads that a dead owner may have left unfinished; a living one aborts its own."""
+    return segment.uploads if segment.file.abandoned else []
+
+
+class _AppendedFiles:
+    """The appended files of this process, by place."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[Place, AppendedFile] = {}
+        self._left: dict[str, tuple[float, frozenset[str]]] = {}
+        self.exiting = False
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        for file in self._by_place.values():
+            file.spool.abandon()
+        self._by_place = {}
+        self._left = {}
+        self.exiting = False
+
+    def get(self, place: Place, url: str, committer: Callable[[], Committer]) -> AppendedFile:
+        file = self._by_place.get(place)
+        if file is None:
+            file = self._by_place.setdefault(place, AppendedFile(place, url, committer()))
+        return file
+
+    def known(self, place: Place) -> AppendedFile | None:
+        return self._by_place.get(place)
+
+    def may_be_abandoned(self, place: Place) -> bool:
+        """Whether there are spools for an object that this process does not append to. Blocks."""
+        listed, names = self._left.get(place.store, (0.0, frozenset()))
+        if time.monotonic() - listed > LOOK_SECONDS or not listed:
+            names = spooled_objects(place.store)
+            self._left[place.store] = (time.monotonic(), names)
+        return place.folder.name in names
+
+    def below(self, store: str, prefix: str) -> list[AppendedFile]:
+        """Those of a store whose keys begin with a prefix."""
+        return [
+            file
+            for place, file in list(self._by_place.items())
+            if place.store == store and place.key.startswith(prefix)
+        ]
+
+    def all(self) -> list[AppendedFile]:
+        return list(self._by_place.values())
+
+    def pending(self) -> list[AppendedFile]:
+        return [file for file in self.all() if file.spool.pending]
+
+
+async def flush_all(files: Sequence[AppendedFile]) -> None:
+    """Flush several files; all are tried before the first failure is raised."""
+
+    async def attempt(file: AppendedFile) -> RunStoreError | None:
+        try:
+            await file.flush()
+        except RunStoreError as error:
+            return error
+        return None
+
+    pending = [file for file in files if file.spool.pending]
+    outcomes = await gather([lambda file=file: attempt(file) for file in pending], FILES_AT_ONCE)  # type: ignore[misc]
+    for error in outcomes:
+        if error is not None:
+            raise error
+
+
+appended_files = _AppendedFiles()

@@ -1,0 +1,70 @@
+"""The end of the process: what is pending is delivered, within seconds, and connections are closed.
+
+Delivery needs threads (names are resolved in one), so that `atexit` would be too late for it: no thread
+can start there any more. It runs before the interpreter waits for its other threads instead; what those
+append after it is delivered at once, or stays in the spool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+from collections.abc import Callable
+
+from runstore.errors import SpoolKeptWarning
+from runstore.remote._appended import EXIT_SECONDS, appended_files, flush_all
+from runstore.remote._errors import warn
+from runstore.remote._s3_client import clients
+from runstore.storage._bridge import call_on_io_loop
+
+__all__ = ["deliver_at_exit"]
+
+_registered = threading.Event()
+
+
+def deliver_at_exit() -> None:
+    """See to it that this process, and those forked off it, deliver at their end."""
+    if _registered.is_set():
+        return
+    _registered.set()
+    # What it registers must come before: callbacks run in reverse order.
+    import concurrent.futures.thread  # noqa: F401, PLC0415
+
+    register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending already
+        register(_deliver)
+    atexit.register(_disconnect)
+
+
+def _deliver() -> None:
+    appended_files.exiting = True
+    if appended_files.pending():
+        call_on_io_loop(_deliver_pending)
+    for file in appended_files.pending():
+        warn(
+            f"appends to {file.url} were not delivered within {EXIT_SECONDS:g} s and stay in "
+            f"{file.place.folder}; the next process here that appends to it, reads it or flushes it delivers "
+            "them",
+            SpoolKeptWarning,
+        )
+
+
+async def _deliver_pending() -> None:
+    with contextlib.suppress(Exception):  # reported by what is still pending
+        async with asyncio.timeout(EXIT_SECONDS):
+            await flush_all(appended_files.pending())
+
+
+def _disconnect() -> None:
+    if clients.connected:
+        with contextlib.suppress(Exception):
+            call_on_io_loop(_disconnect_all)
+    for file in appended_files.all():
+        file.spool.close()
+
+
+async def _disconnect_all() -> None:
+    async with asyncio.timeout(1):
+        await clients.disconnect()

@@ -1,0 +1,62 @@
+"""Trying again: with growing, random pauses, for as long as a budget lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from runstore.errors import RunStoreError, UnavailableError
+from runstore.remote._errors import retry_after
+
+__all__ = ["Attempts"]
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+LONGEST_CONFLICT_PAUSE = 0.5
+# Each conflict means that another writer got on; only one that always loses gives up.
+CONFLICT_SECONDS = 120.0
+
+
+class Attempts:
+    """The attempts at one operation."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin.
+
+        Args:
+            seconds: The budget, from now on: no attempt begins after it.
+        """
+        self._begin = time.monotonic()
+        self._seconds = seconds
+        self._failures = 0
+        self._conflicts = 0
+
+    async def again_after(self, error: RunStoreError) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            RunStoreError: `error`, when another attempt cannot help or the budget is spent.
+        """
+        pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
+        pause = max(pause * random.uniform(0.5, 1.0), retry_after(error))  # noqa: S311  no secret
+        self._failures += 1
+        if not isinstance(error, UnavailableError) or self._spent + pause > self._seconds:
+            raise error
+        await asyncio.sleep(pause)
+
+    async def again_after_conflict(self, error: RunStoreError) -> None:
+        """Wait before the next attempt at what another writer was faster with.
+
+        Raises:
+            RunStoreError: `error`, when that went on for too long.
+        """
+        if self._spent > CONFLICT_SECONDS:
+            raise error
+        pause = min(0.01 * 2**self._conflicts, LONGEST_CONFLICT_PAUSE)
+        self._conflicts += 1
+        await asyncio.sleep(pause * random.random())  # noqa: S311  no secret
+
+    @property
+    def _spent(self) -> float:
+        return time.monotonic() - self._begin

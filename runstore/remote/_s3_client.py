@@ -1,0 +1,268 @@
+"""Requests to S3: one pooled client a process for each endpoint and credentials, on the I/O loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+from runstore.errors import NotFoundError, RunStoreError, StorageIOError
+from runstore.remote._errors import (
+    Target,
+    error_code,
+    remote_error,
+    without_secrets,
+    without_userinfo,
+)
+from runstore.remote._retry import Attempts
+from runstore.storage._bridge import in_thread, on_fork
+
+__all__ = ["Got", "S3Client", "clients"]
+
+# How long an operation goes on trying. An endpoint that never answered is likely a wrong one.
+BUDGET_SECONDS = 20.0
+FIRST_BUDGET_SECONDS = 3.0
+# The default of botocore, 10, makes 50 polls at once wait for each other.
+CONNECTIONS = 64
+_SECRET_OPTIONS = ("key", "secret", "token", "username", "password")
+_SECRET_CLIENT_OPTIONS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+# These write requests with their headers, where credentials are, at level DEBUG.
+_LOGGERS = ("botocore.auth", "botocore.endpoint", "botocore.hooks", "botocore.httpchecksum", "s3fs", "fsspec")
+
+
+class Got(NamedTuple):
+    """Bytes of an object, and what came with them."""
+
+    data: bytes
+    answer: dict[str, Any]
+
+
+class _Redaction(logging.Filter):
+    """Blots credentials out of what the libraries below log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.secrets:
+            text = record.getMessage()
+            blotted = without_secrets(text, self.secrets)
+            if blotted != text:
+                record.msg, record.args = blotted, ()
+        return True
+
+
+_redaction = _Redaction()
+
+
+class S3Client:
+    """Requests with retries, their errors turned into those of this package."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+        inner = options.get("client_kwargs") or {}
+        given = [options.get(name) for name in _SECRET_OPTIONS]
+        given += [inner.get(name) for name in _SECRET_CLIENT_OPTIONS]
+        self.secrets = frozenset(str(secret) for secret in given if secret)
+        self._holders: set[int] = set()
+        self._filesystem: Any = None
+        self._connecting = asyncio.Lock()
+        self._answered = False
+        self._proven: set[str] = set()
+
+    # ---- connection
+
+    def hold(self, holder: int) -> None:
+        """Keep the connections open until this holder, and all others, have released them."""
+        self._holders.add(holder)
+
+    async def release(self, holder: int) -> None:
+        """Close the connections when nobody else holds them; a later request opens new ones."""
+        self._holders.discard(holder)
+        if not self._holders:
+            await self.disconnect()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is something to close."""
+        return self._filesystem is not None
+
+    async def disconnect(self) -> None:
+        """Close the connections."""
+        filesystem, self._filesystem = self._filesystem, None
+        if filesystem is not None:
+            client = await filesystem.set_session()
+            await client.close()
+
+    async def connect(self) -> Any:
+        """The client of botocore, made at the first request."""
+        if self._filesystem is None:
+            async with self._connecting:
+                if self._filesystem is None:
+                    loop = asyncio.get_running_loop()
+                    filesystem = await in_thread(self._make_filesystem, loop)
+                    await filesystem.set_session()
+                    self._filesystem = filesystem
+        return await self._filesystem.set_session()
+
+    def _make_filesystem(self, loop: asyncio.AbstractEventLoop) -> Any:
+        """An s3fs filesystem of our own, with all that blocks done here, in a thread."""
+        import s3fs  # noqa: PLC0415  `import runstore` stays light
+        from aiobotocore.session import AioSession  # noqa: PLC0415
+
+        _redaction.secrets |= self.secrets
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_redaction)
+        config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
+        options = self._options | {"config_kwargs": config | (self._options.get("config_kwargs") or {})}
+        filesystem = s3fs.S3FileSystem(
+            asynchronous=True, loop=loop, skip_instance_cache=True, use_listings_cache=False, **options
+        )
+        if filesystem.session is None:
+            filesystem.session = AioSession(**filesystem.kwargs)
+            _warm_up(filesystem.session)
+        return filesystem
+
+    # ---- requests
+
+    @property
+    def endpoint(self) -> str:
+        """Where requests go, for messages."""
+        if self._filesystem is None or self._filesystem._s3 is None:  # noqa: SLF001  there is no public way
+            return str(self._options.get("endpoint_url") or "the S3 endpoint")
+        return without_userinfo(str(self._filesystem._s3.meta.endpoint_url))  # noqa: SLF001
+
+    def target(self, url: str) -> Target:
+        """An object of this server, for messages."""
+        return Target(url, self.endpoint, self.secrets)
+
+    @property
+    def budget(self) -> float:
+        """Seconds for which an operation goes on trying."""
+        return BUDGET_SECONDS if self._answered else FIRST_BUDGET_SECONDS
+
+    async def once(self, operation: str, url: str, **parameters: Any) -> dict[str, Any]:
+        """One attempt at a request, without a body in the answer.
+
+        Args:
+            operation: Its name in the API of S3, `PutObject` say.
+            url: The object, for messages.
+            **parameters: As botocore takes them; the filesystem's own additions come under them.
+
+        Raises:
+            RunStoreError: It failed; the cause is what the client raised.
+        """
+        return (await self._once(operation, url, parameters, read=False)).answer
+
+    async def request(self, operation: str, url: str, **parameters: Any) -> dict[str, Any]:
+        """The same, tried again within the budget; only for what may be done twice."""
+        attempts = Attempts(self.budget)
+        while True:
+            try:
+                return await self.once(operation, url, **parameters)
+            except RunStoreError as error:
+                await attempts.again_after(error)
+
+    async def get(self, url: str, **parameters: Any) -> Got:
+        """GetObject with its body, whole: an answer that was cut short counts as a failure."""
+        attempts = Attempts(self.budget)
+        while True:
+            try:
+                return await self._once("GetObject", url, parameters, read=True)
+            except RunStoreError as error:
+                await attempts.again_after(error)
+
+    async def _once(self, operation: str, url: str, parameters: dict[str, Any], *, read: bool) -> Got:
+        try:
+            client = await self.connect()
+            method = _method(client, operation)
+            answer: dict[str, Any] = await method(**self._parameters(client, operation, parameters))
+            self._answered = True
+            self._proven.add(parameters["Bucket"])
+            if not read:
+                return Got(b"", answer)
+            async with answer["Body"] as body:
+                data = await body.read()
+            if len(data) != answer.get("ContentLength", len(data)):
+                msg = f"the body ended after {len(data)} of {answer['ContentLength']} bytes"
+                raise ConnectionError(msg)  # noqa: TRY301  as any lost connection
+        except Exception as error:
+            self._answered |= bool(error_code(error))
+            raise remote_error(error, self.target(url), operation) from error
+        return Got(data, answer)
+
+    def _parameters(self, client: Any, operation: str, given: dict[str, Any]) -> dict[str, Any]:
+        """What the request takes of the filesystem's own additions, and what is given."""
+        filesystem = self._filesystem
+        known = client.meta.service_model.operation_model(operation).input_shape.members
+        added = {**filesystem.s3_additional_kwargs, **filesystem.req_kw}
+        return {name: value for name, value in added.items() if name in known} | given
+
+    async def head(self, url: str, bucket: str, key: str) -> dict[str, Any] | None:
+        """What is known of an object, `None` when it is missing.
+
+        An answer without a body cannot say why it failed: another request then asks.
+        """
+        try:
+            return await self.request("HeadObject", url, Bucket=bucket, Key=key)
+        except NotFoundError:
+            if bucket in self._proven:
+                return None
+        except (PermissionError, StorageIOError) as error:
+            if error_code(error.__cause__) not in {"400", "403", "404"}:
+                raise
+        try:
+            return (await self.get(url, Bucket=bucket, Key=key, Range="bytes=0-0")).answer
+        except NotFoundError:
+            self._proven.add(bucket)
+            return None
+
+
+def _method(client: Any, operation: str) -> Callable[..., Any]:
+    name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in operation).lstrip("_")
+    return cast("Callable[..., Any]", getattr(client, name))
+
+
+def _warm_up(session: Any) -> None:
+    """Have everything read from files now that making a client needs, so that it does not block the loop."""
+    loader = session.get_component("data_loader")
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", kind)
+    for name in ("partitions", "endpoints", "sdk-default-configuration", "_retry"):
+        loader.load_data(name)
+    _ = session.full_config
+
+
+class _Clients:
+    """The clients of this process, by their options."""
+
+    def __init__(self) -> None:
+        self._left: list[Any] = []
+        self._by_options: dict[str, S3Client] = {}
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        # Kept, not closed: their sockets are the parent's too.
+        self._left += self._by_options.values()
+        self._by_options = {}
+
+    def get(self, options: Mapping[str, Any]) -> S3Client:
+        name = json.dumps(options, sort_keys=True, default=repr)
+        client = self._by_options.get(name)
+        if client is None:
+            client = self._by_options.setdefault(name, S3Client(options))
+        return client
+
+    @property
+    def connected(self) -> bool:
+        return any(client.connected for client in list(self._by_options.values()))
+
+    async def disconnect(self) -> None:
+        for client in list(self._by_options.values()):
+            await client.disconnect()
+
+
+clients = _Clients()

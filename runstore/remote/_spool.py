@@ -1,0 +1,393 @@
+"""Appends that have not reached the bucket yet, in files on the local disk.
+
+A spool belongs to one process and one object. It is a lock file, which its owner holds locked as long
+as it lives, and segments: appends go to the open one, and a commit takes the sealed ones. The name of
+a segment, its owner and number, is also what the object's metadata says when it has arrived; so what a
+dead owner left can be told from what had arrived, by any process that finds the lock free.
+
+    <spool folder>/<store>/<object>/<owner>.lock          who and what, as JSON; no credentials
+    <spool folder>/<store>/<object>/<owner>.000001.segment
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runstore.errors import RunStoreError
+from runstore.remote._segment import (
+    Base,
+    Sealed,
+    Segment,
+    Upload,
+    encode_appends,
+    encode_note,
+    joined,
+    read_segment,
+)
+from runstore.storage._append_queue import Append
+from runstore.storage._bridge import no_fork
+from runstore.storage._errors import write_error
+
+__all__ = ["Place", "Spool", "load", "spool_folder", "spooled_keys", "spooled_objects"]
+
+VARIABLE = "RUNSTORE_SPOOL_DIR"
+# A commit takes so much at a time; what waited longer for its server takes several.
+SEGMENT_SIZE = 32 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    """One object of one store."""
+
+    store: str
+    """The store's URI and, where it has one, its endpoint."""
+    key: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the spools of this object lie."""
+        return spool_folder() / _digest(self.store) / _digest(self.key)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:20]
+
+
+def spool_folder() -> Path:
+    """The folder of all spools: `$RUNSTORE_SPOOL_DIR`, else `runstore/spool` in the user's cache folder."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_path  # noqa: PLC0415  `import runstore` stays light
+
+    return user_cache_path("runstore", appauthor=False) / "spool"
+
+
+@functools.cache
+def _machine() -> tuple[str, str]:
+    """What tells this machine, and its running system, from others that share the folder."""
+    machine = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or os.uname().nodename
+    return machine, _first_line("/proc/sys/kernel/random/boot_id")
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+class _Lock(NamedTuple):
+    """A locked lock file."""
+
+    owner: str
+    path: str
+    descriptor: int
+
+    def release(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        os.close(self.descriptor)
+
+
+def _take(path: str, flags: int = 0) -> int | None:
+    """A descriptor of the lock file, locked; `None` when another process has it, or it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+    except BlockingIOError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+class Spool:
+    """The pending appends of this process to one object, and those of dead ones that it took over.
+
+    Thread-safe. Every method blocks on the local disk and raises the errors of `runstore.errors`.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._lock = threading.Lock()
+        self._own: _Lock | None = None
+        self._open = -1
+        self._open_size = 0
+        self._number = 0
+        self._sealed: list[Sealed] = []  # of this owner
+        self._taken_over: list[_Lock] = []
+        self._base: Base | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be committed."""
+        return self._open >= 0 or bool(self._sealed) or bool(self._taken_over)
+
+    def append_all(self, appends: Sequence[Append]) -> list[RunStoreError | None]:
+        """Append several in order, all or none."""
+        data = encode_appends([(append.data, append.whole_lines) for append in appends])
+        try:
+            with self._lock:
+                self._write(data)
+        except OSError as error:
+            failure = _spool_error(error, self.place)
+            failure.__cause__ = error
+            return [failure] * len(appends)
+        return [None] * len(appends)
+
+    def _write(self, data: bytes) -> None:
+        if self._open_size > SEGMENT_SIZE:
+            self._seal()
+        if self._open < 0:
+            self._begin()
+        try:
+            _write_whole(self._open, data, self._open_size)
+        except OSError:
+            if not self._open_size:
+                self._discard()
+            raise
+        self._open_size += len(data)
+
+    def _begin(self) -> None:
+        with no_fork():
+            if self._own is None:
+                self._own = _new_lock(self.place)
+            path = self._segment_path(self._number + 1)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._open = os.open(path, flags, 0o600)
+        self._number += 1
+        if self._base is not None:
+            self._write_note(self._base)
+
+    def _segment_path(self, number: int) -> str:
+        return f"{self._lock_stem}.{number:06d}.segment"
+
+    @property
+    def _lock_stem(self) -> str:
+        assert self._own is not None  # noqa: S101  for the type checker: segments come after their lock
+        return self._own.path.removesuffix(".lock")
+
+    def _discard(self) -> None:
+        """Drop an open segment that nothing could be written to."""
+        os.close(self._open)
+        self._open, self._open_size = -1, 0
+        os.unlink(self._segment_path(self._number))
+        self._number -= 1
+
+    def _write_note(self, note: Base | Upload) -> None:
+        data = encode_note(note)
+        _write_whole(self._open, data, self._open_size)
+        self._open_size += len(data)
+
+    def remember(self, base: Base | None) -> None:
+        """Note what the appends from here on are made to, `None` when that is not known."""
+        with self._lock:
+            known, self._base = self._base, base
+            if self._open >= 0 and base is not None and known != base:
+                with contextlib.suppress(OSError):  # a full disk: this one goes without
+                    self._write_note(base)
+
+    def note_upload(self, segment: Segment, upload_id: str) -> None:
+        """Note a multipart upload before its first part is sent."""
+        with contextlib.suppress(OSError), open(segment.file.path, "ab", buffering=0) as file:
+            file.write(encode_note(Upload(upload_id)))
+
+    def _seal(self) -> None:
+        if self._open >= 0:
+            os.close(self._open)
+            owner = self._own.owner if self._own is not None else ""
+            self._sealed.append(
+                Sealed(owner, self._number, self._segment_path(self._number), abandoned=False)
+            )
+            self._open, self._open_size = -1, 0
+
+    def take_over(self) -> None:
+        """Take what dead owners left for this object; it goes before this process's own appends."""
+        with self._lock, no_fork():
+            self._taken_over += _abandoned(self.place)
+
+    def seal(self) -> list[Sealed]:
+        """Everything pending, oldest first; later appends go to a new segment."""
+        with self._lock:
+            self._seal()
+            left: list[Sealed] = []
+            for lock in list(self._taken_over):
+                segments = _segments_of(lock)
+                left += segments
+                if not segments:
+                    self._taken_over.remove(lock)
+                    lock.release()
+            return left + self._sealed
+
+    def drop(self, segments: Iterable[Segment]) -> None:
+        """Forget segments that have arrived."""
+        with self._lock:
+            for segment in segments:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(segment.file.path)
+                self._forget(segment)
+
+    def set_aside(self, segment: Segment) -> Path:
+        """Keep the bytes of a segment that must not be appended any more, in a file for people.
+
+        Returns:
+            The file.
+        """
+        kept = Path(segment.file.path.removesuffix(".segment") + ".stale")
+        kept.write_bytes(joined([segment], b""))
+        self.drop([segment])
+        return kept
+
+    def leave(self, owner: str) -> None:
+        """Leave what a dead owner left where it is, for a process that may deliver it."""
+        with self._lock:
+            for lock in [lock for lock in self._taken_over if lock.owner == owner]:
+                self._taken_over.remove(lock)
+                os.close(lock.descriptor)
+
+    def _forget(self, segment: Segment) -> None:
+        self._sealed = [sealed for sealed in self._sealed if sealed.path != segment.file.path]
+        for lock in [lock for lock in self._taken_over if lock.owner == segment.file.owner]:
+            if not _segments_of(lock):
+                self._taken_over.remove(lock)
+                lock.release()
+
+    def close(self) -> None:
+        """Remove the lock file if nothing is pending; a later append makes a new spool."""
+        with self._lock:
+            if self._own is not None and not self.pending:
+                self._own.release()
+                self._own, self._number = None, 0
+                with contextlib.suppress(OSError):
+                    self.place.folder.rmdir()
+
+    def abandon(self) -> None:
+        """Let go of everything in a forked child, so that the parent's lock is the parent's alone."""
+        for descriptor in (self._open, *[lock.descriptor for lock in (self._own, *self._taken_over) if lock]):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+
+
+def _write_whole(descriptor: int, data: bytes, size: int) -> None:
+    """Write all of it, or nothing and raise."""
+    try:
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    except BaseException:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def _new_lock(place: Place) -> _Lock:
+    """A lock file of a new owner, locked."""
+    machine, boot = _machine()
+    while True:
+        place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = secrets.token_urlsafe(8)
+        path = str(place.folder / f"{owner}.lock")
+        descriptor = _take(path, os.O_CREAT | os.O_EXCL)
+        if descriptor is not None:  # else another process took it for an abandoned one, and removed it
+            header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
+            os.write(descriptor, json.dumps(place._asdict() | header).encode())
+            return _Lock(owner, path, descriptor)
+
+
+def _abandoned(place: Place) -> Iterator[_Lock]:
+    """Locks of dead owners of this machine, taken; a living owner, this process too, holds its own."""
+    try:
+        names = sorted(os.listdir(place.folder))
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = str(place.folder / name)
+        descriptor = _take(path) if name.endswith(".lock") else None
+        if descriptor is None:
+            continue
+        if _is_of_this_machine(_header(path)):
+            yield _Lock(name.removesuffix(".lock"), path, descriptor)
+        else:
+            os.close(descriptor)
+
+
+def _header(path: str) -> dict[str, Any]:
+    try:
+        header = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return {}  # killed before it was written: there is nothing to deliver
+    return header if isinstance(header, dict) else {}
+
+
+def _is_of_this_machine(header: dict[str, Any]) -> bool:
+    """Whether the lock of its owner can be trusted: the folder may be a network home.
+
+    In containers the machine's id may change with every start, or be that of the image; the running
+    system's does not.
+    """
+    machine, boot = _machine()
+    return not header or header.get("machine") == machine or (bool(boot) and header.get("boot") == boot)
+
+
+def _segments_of(lock: _Lock) -> list[Sealed]:
+    folder, stem = os.path.split(lock.path.removesuffix(".lock"))
+    found = []
+    for name in os.listdir(folder):
+        if name.startswith(f"{stem}.") and name.endswith(".segment"):
+            number = int(name.removeprefix(f"{stem}.").removesuffix(".segment"))
+            found.append(Sealed(lock.owner, number, os.path.join(folder, name), abandoned=True))
+    return sorted(found, key=lambda sealed: sealed.number)
+
+
+def load(sealed: Sequence[Sealed]) -> list[Segment]:
+    """The first segments of a list, as many as one commit takes."""
+    segments: list[Segment] = []
+    size = 0
+    for file in sealed:
+        if size > SEGMENT_SIZE:
+            break
+        segments.append(read_segment(file, Path(file.path).read_bytes()))
+        size += segments[-1].size
+    return segments
+
+
+def _spool_error(error: OSError, place: Place) -> RunStoreError:
+    failure = write_error(error, str(place.folder))
+    failure.args = (
+        failure.args[0],
+        f"{failure.args[1]}; appends to {place.key} wait in this folder ({VARIABLE} names another)",
+    )
+    return failure
+
+
+def spooled_keys(store: str) -> list[str]:
+    """Keys of a store that there are spools for, of dead owners or living ones."""
+    keys: set[str] = set()
+    for lock in (spool_folder() / _digest(store)).glob("*/*.lock"):
+        header = _header(str(lock))
+        if header.get("store") == store:
+            keys.add(header["key"])
+    return sorted(keys)
+
+
+def spooled_objects(store: str) -> frozenset[str]:
+    """The names of the folders of those objects of a store that there are spools for."""
+    try:
+        return frozenset(os.listdir(spool_folder() / _digest(store)))
+    except FileNotFoundError:
+        return frozenset()
