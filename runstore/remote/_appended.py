@@ -83,6 +83,7 @@ class AppendedFile:
         self.url = url
         self.interval = FLUSH_SECONDS
         self.spool = Spool(place)
+        self.failure: RunStoreError | None = None  # of the last attempt to deliver
         self._committer = committer
         self._lock = threading.Lock()
         self._looked = False
@@ -181,13 +182,21 @@ class AppendedFile:
             return
         begin = time.monotonic()
         async with self._in_turn():
-            await in_thread(self.take_over)
-            left = await in_thread(self.spool.seal)
-            while left:
-                segments = await in_thread(load, left)
-                await self._commit(segments)
-                left = left[len(segments) :]
+            try:
+                await self._flush()
+                self.failure = None
+            except RunStoreError as error:
+                self.failure = error
+                raise
         self._wait = 10 * (time.monotonic() - begin)
+
+    async def _flush(self) -> None:
+        await in_thread(self.take_over)
+        left = await in_thread(self.spool.seal)
+        while left:
+            segments = await in_thread(load, left)
+            await self._commit(segments)
+            left = left[len(segments) :]
 
     async def _commit(self, segments: Sequence[Segment]) -> None:
         try:

@@ -253,7 +253,8 @@ def warn(message: str, category: type[RunStoreWarning]) -> None:
     Nobody could catch the error there, and what is warned of must not stop for it.
     """
     try:
-        warnings.warn(message, category, stacklevel=2)
+        # No frame of the user's is on this stack to point to.
+        warnings.warn_explicit(message, category, filename="runstore", lineno=1, module="runstore")
     except RunStoreWarning:
         import logging  # noqa: PLC0415  only this rare case logs
 

@@ -43,10 +43,11 @@ def _deliver() -> None:
     if appended_files.pending():
         call_on_io_loop(_deliver_pending)
     for file in appended_files.pending():
+        why = f" ({file.failure})" if file.failure is not None else ""
         warn(
-            f"appends to {file.url} were not delivered within {EXIT_SECONDS:g} s and stay in "
-            f"{file.place.folder}; the next process here that appends to it, reads it or flushes it delivers "
-            "them",
+            f"appends to {file.url} could not be delivered within {EXIT_SECONDS:g} s{why}; they stay in "
+            f"{file.place.folder}, and the next process here that appends to this file, reads or flushes it "
+            "delivers them",
             SpoolKeptWarning,
         )
 

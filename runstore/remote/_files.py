@@ -67,8 +67,8 @@ class RemoteFiles(ABC):
     def committer(self, key: str) -> Committer:
         """How spooled appends get into a file."""
 
-    def hold(self, holder: int) -> None:  # noqa: B027  right where there are no connections
+    def hold(self, holder: object) -> None:  # noqa: B027  right where there are no connections
         """Keep connections open for a storage."""
 
-    async def release(self, holder: int) -> None:  # noqa: B027  the same
+    async def release(self, holder: object) -> None:  # noqa: B027  the same
         """Close connections that no other storage holds."""

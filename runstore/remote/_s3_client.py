@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
-from runstore.errors import NotFoundError, RunStoreError, StorageIOError
+from runstore.errors import BucketWarning, NotFoundError, RunStoreError, StorageIOError
 from runstore.remote._errors import (
     Target,
     error_code,
     remote_error,
+    warn,
     without_secrets,
     without_userinfo,
 )
@@ -23,7 +25,7 @@ __all__ = ["Got", "S3Client", "clients"]
 
 # How long an operation goes on trying. An endpoint that never answered is likely a wrong one.
 BUDGET_SECONDS = 20.0
-FIRST_BUDGET_SECONDS = 3.0
+FIRST_BUDGET_SECONDS = 2.0
 # The default of botocore, 10, makes 50 polls at once wait for each other.
 CONNECTIONS = 64
 _SECRET_OPTIONS = ("key", "secret", "token", "username", "password")
@@ -67,19 +69,20 @@ class S3Client:
         given = [options.get(name) for name in _SECRET_OPTIONS]
         given += [inner.get(name) for name in _SECRET_CLIENT_OPTIONS]
         self.secrets = frozenset(str(secret) for secret in given if secret)
-        self._holders: set[int] = set()
+        self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._filesystem: Any = None
         self._connecting = asyncio.Lock()
         self._answered = False
+        self._heeds_conditions: bool | None = None
         self._proven: set[str] = set()
 
     # ---- connection
 
-    def hold(self, holder: int) -> None:
-        """Keep the connections open until this holder, and all others, have released them."""
+    def hold(self, holder: object) -> None:
+        """Keep the connections open until this holder, and all others, have released them or are gone."""
         self._holders.add(holder)
 
-    async def release(self, holder: int) -> None:
+    async def release(self, holder: object) -> None:
         """Close the connections when nobody else holds them; a later request opens new ones."""
         self._holders.discard(holder)
         if not self._holders:
@@ -201,6 +204,28 @@ class S3Client:
         added = {**filesystem.s3_additional_kwargs, **filesystem.req_kw}
         return {name: value for name, value in added.items() if name in known} | given
 
+    async def learn_conditions(self, url: str, bucket: str, key: str) -> None:
+        """Find out, once for this endpoint, whether it refuses a write whose condition does not hold.
+
+        Asked on a key of our own, where an endpoint that does makes nothing.
+        """
+        if self._heeds_conditions is not None or _is_aws(self.endpoint):
+            return
+        where = {"Bucket": bucket, "Key": f"{key}.runstore-probe"}
+        try:
+            await self.once("PutObject", url, **where, Body=b"", IfMatch=f'"{"0" * 32}"')
+        except RunStoreError as error:
+            if error_code(error.__cause__) and not isinstance(error, PermissionError | ConnectionError):
+                self._heeds_conditions = True
+            return
+        self._heeds_conditions = False
+        warn(
+            f"the server at {self.endpoint} ignores the conditions of conditional writes: two writers of one "
+            f"file overwrite each other's appends there; let one process alone write {url}, and each file",
+            BucketWarning,
+        )
+        await self.request("DeleteObject", url, **where)
+
     async def head(self, url: str, bucket: str, key: str) -> dict[str, Any] | None:
         """What is known of an object, `None` when it is missing.
 
@@ -219,6 +244,11 @@ class S3Client:
         except NotFoundError:
             self._proven.add(bucket)
             return None
+
+
+def _is_aws(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 def _method(client: Any, operation: str) -> Callable[..., Any]:
@@ -249,8 +279,8 @@ class _Clients:
         self._left += self._by_options.values()
         self._by_options = {}
 
-    def get(self, options: Mapping[str, Any]) -> S3Client:
-        name = json.dumps(options, sort_keys=True, default=repr)
+    def get(self, name: str, options: Mapping[str, Any]) -> S3Client:
+        """The client of some options, by a name that tells them from others."""
         client = self._by_options.get(name)
         if client is None:
             client = self._by_options.setdefault(name, S3Client(options))

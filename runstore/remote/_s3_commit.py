@@ -142,6 +142,7 @@ class S3Committer(Committer):
             try:
                 before = await self._read(self._object, fresh)
                 self._know(await self._append(before, fresh, spool))
+                await self._client.learn_conditions(self._url, self._bucket, self._key)
             except RunStoreError as error:
                 self.forget()
                 if isinstance(error, NotFoundError) or is_conflict(error):

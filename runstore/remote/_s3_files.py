@@ -39,7 +39,7 @@ class S3Files(RemoteFiles):
 
     @property
     def _client(self) -> S3Client:
-        return clients.get(self._options)
+        return clients.get(self._identity, self._options)
 
     @cached_property
     def _identity(self) -> str:
@@ -68,10 +68,10 @@ class S3Files(RemoteFiles):
             given = provider.provide() or ""
         return without_userinfo(str(given)).rstrip("/")
 
-    def hold(self, holder: int) -> None:
+    def hold(self, holder: object) -> None:
         self._client.hold(holder)
 
-    async def release(self, holder: int) -> None:
+    async def release(self, holder: object) -> None:
         await self._client.release(holder)
 
     # ---- files

@@ -206,7 +206,7 @@ class FsspecStorage(Storage):
 
     def _appended(self, place: Place) -> AppendedFile:
         files = self._files
-        files.hold(id(self))
+        files.hold(self)
         file = appended_files.get(place, files.url(place.key), partial(files.committer, place.key))
         file.interval = self._interval
         return file
@@ -227,7 +227,7 @@ class FsspecStorage(Storage):
 
     async def _deliver(self, checked: str) -> None:
         """Deliver what is pending for a file, and what a dead process left for it."""
-        self._files.hold(id(self))
+        self._files.hold(self)
         if self._files.appends or not self._delivers or not checked:
             return
         place = await self._place(checked)
@@ -240,7 +240,7 @@ class FsspecStorage(Storage):
 
     async def _deliver_below(self, checked: str) -> None:
         """Deliver what this process has pending below a folder; never what others left."""
-        self._files.hold(id(self))
+        self._files.hold(self)
         if self._delivers and not self._files.appends:
             await flush_all(await self._appended_below(checked))
 
@@ -270,7 +270,7 @@ class FsspecStorage(Storage):
         if not self._files.appends:
             for file in await self._appended_below(""):
                 await file.close()
-        await self._files.release(id(self))
+        await self._files.release(self)
 
 
 class S3Storage(FsspecStorage):
