@@ -160,6 +160,8 @@ class _Look:
 
     def __init__(self, storage: Storage, rules: Rules, known: Mapping[str, Folder]) -> None:
         self._storage = storage
+        # The scans deliver what this process holds back; a list is not to deliver what a dead one left.
+        self._durable = storage.durable_view()
         self._window = rules.active_seconds
         self._known = known
 
@@ -237,7 +239,7 @@ class _Look:
         if stat is None:
             return _NO_CONFIG
         try:
-            data = await self._storage.aread(path)
+            data = await self._durable.aread(path)
             return _Config(stat, training_type_of(decode_document(data, path)))
         except NotFoundError:
             return _NO_CONFIG
@@ -251,7 +253,7 @@ class _Look:
         if stat is None:
             return _NO_CHECKPOINTS
         try:
-            data = await self._storage.aread(path)
+            data = await self._durable.aread(path)
         except NotFoundError:
             return _NO_CHECKPOINTS
         except _Failure as error:
