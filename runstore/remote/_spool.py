@@ -368,11 +368,9 @@ def load(sealed: Sequence[Sealed]) -> list[Segment]:
 
 def _spool_error(error: OSError, place: Place) -> RunStoreError:
     failure = write_error(error, str(place.folder))
-    failure.args = (
-        failure.args[0],
-        f"{failure.args[1]}; appends to {place.key} wait in this folder ({VARIABLE} names another)",
-    )
-    return failure
+    number, reason, folder = failure.errno, failure.strerror, failure.filename
+    hint = f"appends to {place.key} wait in this folder ({VARIABLE} names another)"
+    return type(failure)(number, f"{reason}; {hint}", folder)
 
 
 def spooled_keys(store: str) -> list[str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 
-from runstore.errors import AccessDeniedError, NotFoundError, RunStoreError, StorageFullError, StorageIOError
+from runstore.errors import AccessDeniedError, NotFoundError, StorageFullError, StorageIOError
 
-__all__ = ["ABSENT", "storage_error", "write_error"]
+__all__ = ["ABSENT", "StorageFailure", "storage_error", "write_error"]
+
+StorageFailure = NotFoundError | AccessDeniedError | StorageFullError | StorageIOError
 
 ABSENT = {errno.ENOENT, errno.ENOTDIR}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def storage_error(error: OSError, path: str) -> RunStoreError:
+def storage_error(error: OSError, path: str) -> StorageFailure:
     """The error of this package for one of the operating system's, naming the path and what to do."""
     code, reason = error.errno or errno.EIO, error.strerror or str(error)
     if code in ABSENT or code == errno.EISDIR or isinstance(error, FileNotFoundError):
@@ -25,7 +27,7 @@ def storage_error(error: OSError, path: str) -> RunStoreError:
     return StorageIOError(code, reason, path)
 
 
-def write_error(error: OSError, path: str) -> RunStoreError:
+def write_error(error: OSError, path: str) -> StorageFailure:
     """The same for an operation that makes the file, so that its absence is no reason to fail."""
     if error.errno == errno.EISDIR:
         return StorageIOError(error.errno, "A folder is in the way: choose another path", path)
