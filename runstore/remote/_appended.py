@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from runstore.errors import (
     AccessDeniedError,
@@ -78,19 +78,26 @@ class Committer(ABC):
 class AppendedFile:
     """The pending appends to one object, and their delivery."""
 
-    def __init__(self, place: Place, url: str, committer: Committer) -> None:
+    def __init__(self, place: Place, url: str) -> None:
         self.place = place
         self.url = url
         self.interval = FLUSH_SECONDS
         self.spool = Spool(place)
         self.failure: RunStoreError | None = None  # of the last attempt to deliver
-        self._committer = committer
+        self._committer: Committer
+        self._credentials: Hashable = None
         self._lock = threading.Lock()
         self._looked = False
         self._delivers_for_others = True
         self._delivering = False
         self._wait = 0.0
         self._turn: asyncio.Lock | None = None
+
+    def use(self, credentials: Hashable, committer: Callable[[], Committer]) -> None:
+        """Deliver with the credentials of who appended last, or asked for delivery."""
+        if self._credentials != credentials:
+            self._committer = committer()
+            self._credentials = credentials
 
     # ---- appending: in any thread
 
@@ -258,10 +265,10 @@ class _AppendedFiles:
         self._left = {}
         self.exiting = False
 
-    def get(self, place: Place, url: str, committer: Callable[[], Committer]) -> AppendedFile:
+    def get(self, place: Place, url: str) -> AppendedFile:
         file = self._by_place.get(place)
         if file is None:
-            file = self._by_place.setdefault(place, AppendedFile(place, url, committer()))
+            file = self._by_place.setdefault(place, AppendedFile(place, url))
         return file
 
     def known(self, place: Place) -> AppendedFile | None:

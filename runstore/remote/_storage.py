@@ -207,7 +207,8 @@ class FsspecStorage(Storage):
     def _appended(self, place: Place) -> AppendedFile:
         files = self._files
         files.hold(self)
-        file = appended_files.get(place, files.url(place.key), partial(files.committer, place.key))
+        file = appended_files.get(place, files.url(place.key))
+        file.use(files.identity(), partial(files.committer, place.key))
         file.interval = self._interval
         return file
 
@@ -258,7 +259,8 @@ class FsspecStorage(Storage):
         for key in await in_thread(spooled_keys, store):
             if key.startswith(prefix) and appended_files.known(Place(store, key)) is None:
                 await in_thread(self._appended(Place(store, key)).take_over)
-        await flush_all(await self._appended_below(""))
+        files = await self._appended_below("")
+        await flush_all([self._appended(file.place) for file in files if file.spool.pending])
 
     async def aclose(self) -> None:
         try:
