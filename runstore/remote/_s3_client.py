@@ -126,7 +126,7 @@ class S3Client:
         )
         if filesystem.session is None:
             filesystem.session = AioSession(**filesystem.kwargs)
-            _warm_up(filesystem.session)
+            _warm_up(filesystem.session, anonymous=filesystem.anon or bool(filesystem.key))
         return filesystem
 
     # ---- requests
@@ -256,14 +256,21 @@ def _method(client: Any, operation: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", getattr(client, name))
 
 
-def _warm_up(session: Any) -> None:
-    """Have everything read from files now that making a client needs, so that it does not block the loop."""
-    loader = session.get_component("data_loader")
-    for kind in ("service-2", "endpoint-rule-set-1"):
-        loader.load_service_model("s3", kind)
-    for name in ("partitions", "endpoints", "sdk-default-configuration", "_retry"):
-        loader.load_data(name)
+def _warm_up(session: Any, *, anonymous: bool) -> None:
+    """Have all files read that making a client needs, so that it does not block the loop.
+
+    A client of botocore's own, over the same loader, reads what one of aiobotocore does.
+    """
+    from botocore.session import Session  # noqa: PLC0415
+
+    plain = Session()
+    plain.register_component("data_loader", session.get_component("data_loader"))
+    plain.create_client(
+        "s3", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"  # noqa: S106
+    ).close()
     _ = session.full_config
+    if not anonymous:
+        asyncio.run(session.get_credentials())
 
 
 class _Clients:

@@ -68,6 +68,7 @@ class FsspecStorage(Storage):
         """What is not pickled."""
         deliver_at_exit()
         self._files, self._folder = open_files(self._source, self._root, self._options)
+        self.keeps_folders = self._files.appends
         self._places: dict[str, Place] = {}
         self._store: str | None = None
 

@@ -97,7 +97,10 @@ class AsyncStorage(ABC):
 
     Attributes:
         fetch_size: Bytes that who reads a file from end to end asks for at a time.
+        keeps_folders: Whether a folder can be there without a file in it.
     """
+
+    keeps_folders: bool = True
 
     # More at a time, and the last pieces are out of the processor's cache again when they are parsed.
     fetch_size: ClassVar[int] = 1024 * 1024

@@ -13,7 +13,7 @@ from runstore.errors import InvalidInputError
 from runstore.jsonl._decode import Record
 from runstore.jsonl._encode import encode_document, encode_record
 from runstore.jsonl._scan import read_records
-from runstore.storage import Storage, storage_join
+from runstore.storage import Storage, StorageListing, storage_join
 from runstore.storage._bridge import breathe
 from runstore.storage._paths import check_name
 from runstore.storage._sync_only import SyncMethods
@@ -57,7 +57,8 @@ class IterationFiles(RunFiles):
     async def alist_iterations(self) -> list[IterationInfo]:
         """The iterations that have a folder, by number, with what lies directly in it."""
         found: dict[int, IterationInfo] = {}
-        for folder in (await self.storage.ascan(self._path())).folders:
+        listing = await self.storage.ascan(self._path()) if self.storage.keeps_folders else StorageListing()
+        for folder in listing.folders:
             if match := _ITERATION.fullmatch(folder):
                 found.setdefault(int(match[1]), IterationInfo(int(match[1])))
         for path in await self.storage.afind(self._path(), "iteration_", depth=2):
