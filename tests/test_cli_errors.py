@@ -13,9 +13,11 @@ from tests.commands import environment, runstore, tree_of
 from tests.scripts import NOBODY, start, write_script
 
 WRONG_URIS = {
-    "s3://bucket/run": "this version keeps runs on local disks",
     "s3:/bucket/run": "lost a slash",
-    "gs://bucket/run": "this version keeps runs on local disks",
+    "s3://": "names no bucket",
+    "s3://key:hunter2@bucket/run": "pass key and secret",
+    "sftp://host": "pip install paramiko",
+    "no-such://bucket/run": "no storage for the scheme 'no-such://'",
     "file://host/run": "file:///absolute/path",
     "": "is empty",
 }
@@ -44,6 +46,7 @@ def test_a_uri_that_cannot_be_right_is_one_line(command: tuple[str, ...], uri: s
     assert (done.returncode, done.stdout) == (1, "")
     assert_one_line(done.stderr)
     assert WRONG_URIS[uri] in done.stderr
+    assert "hunter2" not in done.stderr
     assert tree_of(tmp_path) == {}
 
 

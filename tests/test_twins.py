@@ -95,8 +95,12 @@ def test_every_public_method_is_documented_and_typed(owner: type) -> None:
 def test_there_are_pairs() -> None:
     """The walk above finds the pairs of storage, reader and run store."""
     found = [parameter.id for parameter in PAIRS]
-    assert {"Storage.aread", "LocalStorage.aappend_lines", "IncrementalReader.ahas_data"} <= set(found)
     assert {
+        "Storage.aread",
+        "LocalStorage.aappend_lines",
+        "FsspecStorage.aflush",
+        "S3Storage.aappend",
+        "IncrementalReader.ahas_data",
         "TrainingRunStore.awrite_metrics",
         "TrainingRunStore.afollow_timing",
         "TrainingRunStore.aiter_rollouts",

@@ -1,12 +1,20 @@
 """From what a user names to a storage: paths, URIs, objects."""
 
+import os
+import pickle
+import socket
+import sys
 from pathlib import Path, PosixPath
+from typing import NoReturn
 
 import pytest
 
 from runstore import (
+    FsspecStorage,
     InvalidInputError,
     LocalStorage,
+    MissingDependencyError,
+    S3Storage,
     Storage,
     TrainingRunStore,
     storage_from_uri,
@@ -25,12 +33,20 @@ REFUSED = {
     "gs:/b/r": "lost a slash",
     "memory:/x": "lost a slash",
     "unknown:/x": "lost a slash",
-    "s3://b/r": "local disks",
-    "S3://b/r": "local disks",
-    " s3://b/r": "local disks",
-    "gs://b/r": "local disks",
-    "ftp://host/r": "local disks",
-    "no-such-scheme://x": "'no-such-scheme://'",
+    "s3://": "names no bucket",
+    "s3:///r": "names no bucket",
+    "gs:///r": "names no bucket",
+    "az://": "names no bucket",
+    "s3://b/../c": "'..'",
+    "s3://b/a/./c": "'.' and '..' are not resolved",
+    "memory://../a": "'..'",
+    "s3://b/\0": "NUL",
+    "s3://b/\udcff": "surrogates",
+    "no-such-scheme://x": "no storage for the scheme 'no-such-scheme://'",
+    "ftp://": "missing a required argument: 'host'",
+    "1s3://b/r": "'1s3' is no scheme",
+    "://b/r": "is no scheme",
+    "simplecache::s3://b/r": "pass the instance to FsspecStorage",
     "file://relative": "host 'relative'",
     "file://relative/path": "three slashes",
     "file://": "three slashes",
@@ -41,13 +57,63 @@ REFUSED = {
     "file:///a%00b": "NUL",
 }
 
+# What each names: its class, and its own URI.
+REMOTE = {
+    "s3://b": (S3Storage, "s3://b"),
+    "s3://b/": (S3Storage, "s3://b"),
+    "s3://b/r": (S3Storage, "s3://b/r"),
+    "s3://b/r/": (S3Storage, "s3://b/r"),
+    "S3://B/r": (S3Storage, "s3://B/r"),
+    " s3://b/r": (S3Storage, "s3://b/r"),
+    "s3a://b/r": (S3Storage, "s3://b/r"),
+    "s3://b//r": (S3Storage, "s3://b//r"),
+    "s3://b/a%20b#c?d ": (S3Storage, "s3://b/a%20b#c?d "),
+    "s3://b/x://y": (S3Storage, "s3://b/x://y"),
+    "s3://arn:aws:s3:us-east-1:123456789012:accesspoint/mine/r": (
+        S3Storage,
+        "s3://arn:aws:s3:us-east-1:123456789012:accesspoint/mine/r",
+    ),
+    "memory://": (FsspecStorage, "memory://"),
+    "memory://x": (FsspecStorage, "memory:///x"),
+    "memory:///x/": (FsspecStorage, "memory:///x"),
+    "MEMORY://x/y": (FsspecStorage, "memory:///x/y"),
+    "local:///x/a b": (FsspecStorage, "file:///x/a%20b"),
+    "ftp://host/r": (FsspecStorage, "ftp://host/r"),
+    "ftp://host:2121/r": (FsspecStorage, "ftp://host:2121/r"),
+    "https://host/r": (FsspecStorage, "https://host/r"),
+}
+
+# The module that a scheme needs, and the package that it is in.
+MISSING = {
+    "gs://b/r": ("gcsfs", "gcsfs"),
+    "GS://b/r": ("gcsfs", "gcsfs"),
+    "az://c/r": ("adlfs", "adlfs"),
+    "abfs://c/r": ("adlfs", "adlfs"),
+    "sftp://user:hunter2@host/r": ("paramiko", "paramiko"),
+    "smb://host/r": ("smbclient", "smbprotocol"),
+}
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home that is also the current folder."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RUNSTORE_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever resolves a name or connects fails the test."""
+
+    def refuse(*_: object) -> NoReturn:
+        pytest.fail("something was contacted")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 def test_b07_paths_and_file_uris(home: Path) -> None:
@@ -90,15 +156,85 @@ def test_b07_what_cannot_be_right_is_refused(home: Path, uri: str) -> None:
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.parametrize("uri", REMOTE)
+@pytest.mark.usefixtures("no_network")
+def test_b07_a_uri_names_a_remote_storage(home: Path, uri: str) -> None:
+    """The scheme, in either case, says which; naming one contacts and makes nothing, nor its copies."""
+    kind, url = REMOTE[uri]
+    for storage in (storage_from_uri(uri), TrainingRunStore(uri).storage, as_storage(uri)):
+        assert type(storage) is kind
+        for same in (storage, pickle.loads(pickle.dumps(storage))):
+            assert type(same) is kind
+            assert same.url() == url
+            assert repr(same) == f"{kind.__name__}({url!r})"
+            assert same.url("a/b") == f"{url.removesuffix('/')}/a/b"
+            assert same.identity() == storage.identity()
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "%20", "a#b", "a?b", "ü", "日本語", "+", "a:b", "x ", "a//b", "s3://c"]
+)
+def test_b07_url_and_storage_from_uri_are_inverse_in_a_bucket(name: str) -> None:
+    """A URI of S3 is literal in both directions."""
+    storage = storage_from_uri("s3://bucket/root")
+    assert storage.url() == "s3://bucket/root"
+    assert storage_from_uri(f"s3://bucket/{name}").url("f") == f"s3://bucket/{name}/f"
+    assert storage_from_uri(storage.url("run")).url("f") == storage.url("run/f")
+
+
+def test_b07_url_and_storage_from_uri_are_inverse_in_memory() -> None:
+    """The URI that another filesystem gives for a path opens the same folder."""
+    storage = storage_from_uri("memory://test_uri")
+    storage.write("a b/ü#%20/f", b"1")
+    again = storage_from_uri(storage.url("a b/ü#%20"))
+    assert again.read("f") == b"1"
+    storage.remove("a b/ü#%20/f")
+
+
+@pytest.mark.parametrize("uri", MISSING)
+def test_b07_a_missing_package_is_named(home: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the scheme needs a package, the error holds the command that installs it, and no password."""
+    module, package = MISSING[uri]
+    monkeypatch.setitem(sys.modules, module, None)
+    for use in (storage_from_uri, TrainingRunStore):
+        with pytest.raises(MissingDependencyError, match=f"pip install {package}$") as caught:
+            use(uri)
+        assert isinstance(caught.value, ImportError)
+        assert f"'{uri.partition(':')[0].lower()}://'" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+    assert list(home.iterdir()) == []
+
+
+def test_b07_a_password_in_a_uri_is_never_shown() -> None:
+    """Of S3 it is refused; where a filesystem takes one in its URI, the storage's own URI is without it."""
+    with pytest.raises(InvalidInputError, match="pass key and secret") as caught:
+        storage_from_uri("s3://AKEXAMPLE:hunter2@bucket/run")
+    assert "hunter2" not in str(caught.value)
+    storage = storage_from_uri("ftp://user:hunter2@host/run")
+    assert storage.url("f") == "ftp://host/run/f"
+    assert "hunter2" not in repr(storage)
+
+
+def test_the_flush_interval_is_the_storages_own() -> None:
+    """It is an option beside those of the filesystem, and refused where it cannot be right."""
+    assert "flush_interval" not in str(storage_from_uri("memory://x", flush_interval=0.5).identity())
+    for uri in ("s3://b/r", "memory://x"):
+        for wrong in (0, -1):
+            with pytest.raises(InvalidInputError, match="flush_interval must be positive"):
+                storage_from_uri(uri, flush_interval=wrong)
+
+
 @pytest.mark.parametrize("uri", ["s3://b/r", "s3:/b/r", "S3://b/r", "gs://b/r", "file:///x", "memory://x"])
 def test_b07_no_folder_is_ever_named_like_a_scheme(home: Path, uri: str) -> None:
-    """Neither a URI nor its `Path`, given to any entrance, makes a folder `s3:`."""
-    for use in (LocalStorage, storage_from_uri, TrainingRunStore):
-        for form in (uri, PosixPath(uri)):
-            if use is not LocalStorage and uri.startswith("file:"):
-                continue  # these take it for what it is
-            with pytest.raises(InvalidInputError):
-                use(form)
+    """A URI is no local folder, and its `Path`, given to any entrance, is an error: no folder `s3:`."""
+    for form in (uri, PosixPath(uri)):
+        with pytest.raises(InvalidInputError, match="looks like a URI"):
+            LocalStorage(form)
+    if not uri.startswith("file:"):  # which is taken for what it is
+        for use in (storage_from_uri, TrainingRunStore):
+            with pytest.raises(InvalidInputError, match="lost a slash"):
+                use(PosixPath(uri))
     assert list(home.iterdir()) == []
 
 

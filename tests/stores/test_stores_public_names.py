@@ -96,6 +96,13 @@ def test_sync_use_loads_nothing_heavy(tmp_path: Path) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
+def test_naming_a_bucket_loads_nothing_heavy() -> None:
+    """Nor has one that named a run in a bucket, whose libraries are loaded at its first use."""
+    loaded = loaded_by("import runstore; runstore.TrainingRunStore('s3://bucket/run')")
+    assert "runstore.remote._s3_files" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
 @pytest.mark.parametrize("name", runstore.__all__)
 def test_a_public_class_says_where_it_is_from(name: str) -> None:
     """Each public thing belongs to this package, by name too."""

@@ -1,6 +1,7 @@
 """Every public name in use, as a type checker sees it: this file is checked, and never run."""
 
 import argparse
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_type
@@ -11,10 +12,14 @@ from runstore import (
     AsyncStorage,
     Batch,
     BenchmarkResult,
+    BucketNotFoundError,
+    BucketWarning,
     CheckpointRecord,
+    CredentialsError,
     EvalStore,
     EventLoopError,
     Follower,
+    FsspecStorage,
     IncrementalReader,
     InvalidInputError,
     IterationInfo,
@@ -28,6 +33,9 @@ from runstore import (
     RunMetadata,
     RunRegistry,
     RunStoreError,
+    RunStoreWarning,
+    S3Storage,
+    SpoolKeptWarning,
     Storage,
     StorageFullError,
     StorageIOError,
@@ -36,7 +44,9 @@ from runstore import (
     StoredTrajectory,
     StoredTurn,
     TrainingRunStore,
+    UnavailableError,
     UnstorableValueError,
+    UploadDelayedWarning,
     storage_from_uri,
     storage_join,
     strict_json,
@@ -80,9 +90,15 @@ def opening() -> list[TrainingRunStore]:
     assert_type(storage, Storage)
     local = LocalStorage(Path("runs"), mkdir=False, fsync=True)
     assert_type(local.root, Path)
+    bucket = S3Storage("s3", "bucket/runs", flush_interval=2.5, endpoint_url="http://127.0.0.1:9000")
+    assert_type(bucket.durable_view(), S3Storage)
+    assert_type(bucket.read("a"), bytes)
     return [
         TrainingRunStore(storage),
         TrainingRunStore(local, "a/b"),
+        TrainingRunStore(bucket),
+        TrainingRunStore(FsspecStorage("memory", "runs", global_store=True)),
+        TrainingRunStore(storage_from_uri("s3://bucket/runs", anon=True, flush_interval=60)),
         TrainingRunStore("runs", prefix=storage_join("a", "b")),
         TrainingRunStore(Path("runs")),
         TrainingRunStore(SyncOnly()),
@@ -289,10 +305,13 @@ def handling(store: TrainingRunStore) -> None:
     except NotFoundError as error:
         missing: FileNotFoundError = error
         raise missing from None
-    except AccessDeniedError as error:
+    except (AccessDeniedError, CredentialsError) as error:
         denied: PermissionError = error
         raise denied from None
-    except (StorageFullError, StorageIOError) as error:
+    except UnavailableError as error:
+        away: ConnectionError = error
+        raise away from None
+    except (BucketNotFoundError, StorageFullError, StorageIOError) as error:
         failed: OSError = error
         raise failed from None
     except (InvalidInputError, MalformedFileError) as error:
@@ -310,3 +329,8 @@ def handling(store: TrainingRunStore) -> None:
     except RunStoreError as error:
         any_other: Exception = error
         raise any_other from None
+
+
+def warned() -> list[type[RunStoreWarning]]:
+    warnings.simplefilter("error", RunStoreWarning)
+    return [BucketWarning, SpoolKeptWarning, UploadDelayedWarning]
