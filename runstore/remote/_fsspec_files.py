@@ -1,101 +1,112 @@
-"""Files of any fsspec filesystem: asynchronous ones on the I/O loop, others in threads."""
+"""Files of any fsspec filesystem."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import copy
+import hashlib
 import json
+import os
 import posixpath
+import re
 import secrets
-import threading
-from collections.abc import Hashable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Hashable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from runstore.errors import RunStoreError, StorageIOError
-from runstore.remote._appended import Committer
+from runstore.errors import BucketNotFoundError, NotFoundError, RunStoreError
 from runstore.remote._errors import Target, remote_error
 from runstore.remote._files import RemoteFiles
-from runstore.remote._retry import Attempts
-from runstore.remote._segment import Base, Segment, joined
-from runstore.remote._spool import Spool
+from runstore.remote._fsspec_calls import Filesystem, filesystems
+from runstore.remote._whole_rewrite import WholeRewrite
 from runstore.storage._base import StorageListing, StorageStat
-from runstore.storage._bridge import in_thread, on_fork
+from runstore.storage._errors import write_error
 
-__all__ = ["FsspecFiles"]
+__all__ = ["OBJECT_STORES", "FsspecFiles"]
 
+# Without folders, and with a bucket first, which is never created.
+OBJECT_STORES = {"abfs", "abfss", "adl", "az", "gcs", "gs", "oss"}
 # With real folders, files that can be appended to, and renames that replace.
 _DISKS = {"file", "local", "sftp", "ssh", "smb", "hdfs", "arrow_hdfs"}
 _APPENDING = {*_DISKS, "memory"}
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_CHANGED = ("mtime", "LastModified", "last_modified", "updated", "modified", "modify")
 _TEMP_SUFFIX = ".runstore-temp"
-_BUDGET_SECONDS = 20.0
-
-
-class _Filesystems:
-    """The filesystems that this process has made, by class and options."""
-
-    def __init__(self) -> None:
-        self._left: list[Any] = []
-        self.after_fork()
-        on_fork(self)
-
-    def after_fork(self) -> None:
-        # Kept, not closed: their sockets are the parent's too.
-        self._left += getattr(self, "by_options", {}).values()
-        self.by_options: dict[Hashable, Any] = {}
-        # fsspec does not say that its other filesystems may be shared by threads; some must not.
-        self.one_at_a_time = threading.Lock()
-
-
-_filesystems = _Filesystems()
+_SECRET = re.compile(r"auth|connection_string|credential|key$|passw|secret|signature|token", re.IGNORECASE)
+_SECRET_PARTS = re.compile(r"(AccountKey|SharedAccessSignature)=[^;]*", re.IGNORECASE)
 
 
 class FsspecFiles(RemoteFiles):
     """Files of one filesystem."""
 
-    def __init__(self, protocol: str, kind: type, options: Mapping[str, Any], instance: Any) -> None:
+    def __init__(self, protocol: str, kind: Any, options: Mapping[str, Any], instance: Any) -> None:
         self._protocol = protocol
-        self._kind: Any = kind
+        self._kind = kind
         self._options = dict(options)
         self._instance = instance
-        self._identity = (kind, json.dumps(self._options, sort_keys=True, default=repr))
-        self.appends = protocol in _APPENDING
+        self._process = os.getpid()
+        self._held: Filesystem | None = None
+        told = json.dumps(self._options, sort_keys=True, default=repr)
+        # An instance may hold the files itself, as of `memory://`; its token tells it from others.
+        self._identity = (kind, told, None if instance is None else instance._fs_token)  # noqa: SLF001  there is no public one
+        self._secrets = frozenset(_secrets(self._options))
+        self.appends = protocol in _APPENDING and not kind.async_impl
+        self._renames = protocol in _DISKS and not kind.async_impl
 
     def identity(self) -> Hashable:
         return self._identity
 
     def store(self) -> str:
-        return f"{self._protocol}#{self._identity[1]}"
+        told = json.dumps(_told(self._options), sort_keys=True)
+        mark = "" if told == "{}" else f"#{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        return f"{self._protocol}://{self._host}{mark}"
+
+    @property
+    def _host(self) -> str:
+        host, port = self._options.get("host", ""), self._options.get("port")
+        return f"{host}:{port}" if host and port else str(host)
 
     def url(self, key: str) -> str:
-        return f"{self._protocol}://{key}"
+        if self._protocol in {"file", "local"}:
+            return Path(key or "/").as_uri()
+        return key if key.startswith(f"{self._protocol}://") else f"{self._protocol}://{self._host}{key}"
+
+    def hold(self, holder: object) -> None:
+        self._filesystem.hold(holder)
+
+    async def release(self, holder: object) -> None:
+        self._filesystem.release(holder)
+
+    @property
+    def _filesystem(self) -> Filesystem:
+        if self._held is None or self._held.process != os.getpid():
+            instance = self._instance
+            if instance is not None and self._process != os.getpid():
+                instance = copy.copy(instance)  # the connections of the other are the parent's
+            self._held = filesystems.get(self._identity, self._kind, self._options, instance)
+        return self._held
 
     async def _call(self, name: str, key: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the filesystem, its errors turned into those of this package."""
         try:
-            if self._kind.async_impl:
-                return await getattr(self._of_this_loop(), f"_{name}")(key, *args, **kwargs)
-            return await in_thread(self._call_blocking, name, key, args, kwargs)
+            return await self._filesystem.call(name, key, *args, **kwargs)
         except Exception as error:
-            raise remote_error(error, Target(self.url(key), self._protocol)) from error
+            raise self._error(error, key) from error
 
-    def _of_this_loop(self) -> Any:
-        filesystem = _filesystems.by_options.get(self._identity)
-        if filesystem is None:
-            filesystem = _filesystems.by_options[self._identity] = self._kind(
-                asynchronous=True,
-                loop=asyncio.get_running_loop(),
-                skip_instance_cache=True,
-                use_listings_cache=False,
-                **self._options,
-            )
-        return filesystem
+    async def _call_writing(self, name: str, key: str, *args: Any, **kwargs: Any) -> None:
+        """The same for what makes a file or folder."""
+        try:
+            await self._filesystem.call(name, key, *args, **kwargs)
+        except Exception as error:
+            raise self._writing_error(error, key) from error
 
-    def _call_blocking(self, name: str, key: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        with _filesystems.one_at_a_time:
-            filesystem = self._instance or self._kind(use_listings_cache=False, **self._options)
-            return getattr(filesystem, name)(key, *args, **kwargs)
+    def _error(self, error: Exception, key: str) -> RunStoreError:
+        return remote_error(error, Target(self.url(key), f"'{self._protocol}://'", self._secrets))
+
+    def _writing_error(self, error: Exception, key: str) -> RunStoreError:
+        if isinstance(error, OSError) and error.errno is not None:
+            return write_error(error, self.url(key))
+        return self._error(error, key)
 
     # ---- files
 
@@ -120,54 +131,63 @@ class FsspecFiles(RemoteFiles):
 
     async def stat(self, key: str) -> StorageStat | None:
         try:
-            return _stat(await self._info(key))
+            (stat,) = await self._stats([await self._info(key)])
         except FileNotFoundError:
             return None
+        return stat
+
+    async def _stats(self, infos: list[dict[str, Any]]) -> list[StorageStat]:
+        """Sizes and ages of files, by what is known of them."""
+        undated = {info["name"] for info in infos if not any(info.get(name) for name in _CHANGED)}
+        changed: dict[str, Any] = {}
+        if undated and not self._kind.async_impl:
+            changed = await self._filesystem.run(lambda filesystem: _changes(filesystem, undated))
+        return [
+            StorageStat(int(info.get("size") or 0), _changed(info, changed.get(info["name"])))
+            for info in infos
+        ]
 
     async def write(self, key: str, data: bytes) -> None:
-        if self._protocol not in _DISKS:
-            await self._call("pipe_file", key, data)
+        if self._renames:
+            await self._write_and_rename(key, data)
             return
-        await self._make_parent(key)
-        folder, name = posixpath.split(key)
-        temp = f"{folder}/.{name[:100]}.{secrets.token_hex(8)}{_TEMP_SUFFIX}"
         try:
-            await self._call("pipe_file", temp, data)
+            await self._call_writing("pipe_file", key, data)
+        except NotFoundError as error:
+            if self._protocol in OBJECT_STORES:
+                msg = "The bucket or container does not exist, and none is created: check its name"
+                raise BucketNotFoundError(error.errno, msg, self.url(key)) from error
+            await self._make_parent(key)
+            await self._call_writing("pipe_file", key, data)
+
+    async def _write_and_rename(self, key: str, data: bytes) -> None:
+        await self._make_parent(key)
+        temp = f"{posixpath.dirname(key)}/.{secrets.token_hex(8)}{_TEMP_SUFFIX}"
+        try:
+            await self._call_writing("pipe_file", temp, data)
             await self._refuse_folder(key)
-            await self._call("mv", temp, key)
+            await self._call_writing("mv", temp, key)
         except BaseException:
             with contextlib.suppress(RunStoreError):
                 await self._call("rm_file", temp)
             raise
 
+    async def _refuse_folder(self, key: str) -> None:
+        if await self._call("isdir", key):
+            raise self._writing_error(IsADirectoryError(21, "Is a directory"), key)
+
     async def _make_parent(self, key: str) -> None:
         folder = posixpath.dirname(key)
         if folder.strip("/"):
-            await self._call("makedirs", folder, exist_ok=True)
-
-    async def _refuse_folder(self, key: str) -> None:
-        if await self._call("isdir", key):
-            msg = "A folder is in the way: choose another path"
-            raise StorageIOError(21, msg, self.url(key))
+            await self._call_writing("makedirs", folder, exist_ok=True)
 
     async def append(self, key: str, data: bytes, apart: bool) -> None:
-        stat = await self.stat(key)
-        if stat is None:
-            await self._refuse_folder(key)
+        if self._renames:
             await self._make_parent(key)
-        if apart and stat is not None and stat.size:
-            last = await self.read(key, stat.size - 1, 1)
-            data = data if last in {b"", b"\n"} else b"\n" + data
-        await in_thread(self._append, key, data)
-
-    def _append(self, key: str, data: bytes) -> None:
         try:
-            with _filesystems.one_at_a_time:
-                filesystem = self._instance or self._kind(use_listings_cache=False, **self._options)
-                with filesystem.open(key, "ab") as file:
-                    file.write(data)
+            await self._filesystem.run(lambda filesystem: _append(filesystem, key, data, apart))
         except Exception as error:
-            raise remote_error(error, Target(self.url(key), self._protocol)) from error
+            raise self._writing_error(error, key) from error
 
     async def remove(self, key: str) -> None:
         if await self.stat(key) is not None:
@@ -175,7 +195,7 @@ class FsspecFiles(RemoteFiles):
                 await self._call("rm_file", key)
 
     async def remove_dir(self, key: str) -> None:
-        if self.appends:
+        if self._protocol not in OBJECT_STORES:
             with contextlib.suppress(RunStoreError):
                 await self._call("rmdir", key)
 
@@ -184,90 +204,115 @@ class FsspecFiles(RemoteFiles):
     async def scan(self, key: str) -> StorageListing:
         try:
             entries = await self._call("ls", key, detail=True)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return StorageListing()
-        files: dict[str, StorageStat] = {}
+        found = {posixpath.basename(entry["name"].rstrip("/")): entry for entry in entries}
+        files: dict[str, dict[str, Any]] = {}
         folders: list[str] = []
-        for entry in entries:
-            path = entry["name"].rstrip("/")
-            name = posixpath.basename(path)
-            if path.strip("/") == key.strip("/") or name.endswith(_TEMP_SUFFIX):
+        for name, entry in found.items():
+            if not name or name.endswith(_TEMP_SUFFIX) or entry["name"].strip("/") == key.strip("/"):
                 continue  # the folder's own entry, or a file itself
-            if entry.get("type") == "directory":
+            kind, info = await self._kind_of(entry)
+            if kind == "directory":
                 folders.append(name)
-            else:
-                files[name] = _stat(entry)
-        return StorageListing(dict(sorted(files.items())), sorted(folders))
+            elif info is not None:
+                files[name] = info
+        stats = await self._stats([files[name] for name in sorted(files)])
+        return StorageListing(dict(zip(sorted(files), stats, strict=True)), sorted(folders))
+
+    async def _kind_of(self, entry: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+        """What an entry of a listing is; a link is what it leads to."""
+        kind = entry.get("type", "file")
+        if kind in {"file", "directory"}:
+            return kind, entry
+        try:
+            info = await self._call("info", entry["name"])
+        except FileNotFoundError:
+            return "other", None
+        return info["type"], info
 
     async def find(self, key: str, starting: str, depth: int | None) -> dict[str, StorageStat] | None:
-        if self.appends:
+        if self._protocol not in OBJECT_STORES:
             return None
         try:
             found = await self._call("find", key, detail=True)
         except FileNotFoundError:
             return {}
-        pairs = [(path.removeprefix(key).lstrip("/"), _stat(info)) for path, info in found.items()]
-        return dict(
-            sorted(
-                (name, stat)
-                for name, stat in pairs
-                if name.startswith(starting) and (depth is None or name.count("/") < depth)
-            )
+        named = {path.removeprefix(key).lstrip("/"): info for path, info in found.items()}
+        names = sorted(
+            name
+            for name in named
+            if name
+            and not name.endswith("/")
+            and name.startswith(starting)
+            and (depth is None or name.count("/") < depth)
         )
+        return dict(zip(names, await self._stats([named[name] for name in names]), strict=True))
 
-    def committer(self, key: str) -> Committer:
-        return _WholeRewrite(self, key)
+    def committer(self, key: str) -> WholeRewrite:
+        return WholeRewrite(self, key)
 
 
-def _stat(info: Mapping[str, Any]) -> StorageStat:
-    return StorageStat(
-        int(info.get("size") or 0), _seconds(next((info[n] for n in _TIMES if info.get(n)), 0))
-    )
+def _append(filesystem: Any, key: str, data: bytes, apart: bool) -> None:
+    try:
+        info = filesystem.info(key)
+    except FileNotFoundError:
+        info = {"size": 0}
+    if info.get("type") == "directory":
+        raise IsADirectoryError(21, "Is a directory", key)
+    if apart and info["size"] and filesystem.cat_file(key, info["size"] - 1, info["size"]) != b"\n":
+        data = b"\n" + data
+    with filesystem.open(key, "ab") as file:
+        file.write(data)
+
+
+def _changes(filesystem: Any, names: set[str]) -> dict[str, Any]:
+    """When files have changed, where the filesystem tells that only one by one, if at all."""
+    changes: dict[str, Any] = {}
+    for name in names:
+        with contextlib.suppress(NotImplementedError, OSError):
+            changes[name] = filesystem.modified(name)
+    return changes
+
+
+def _changed(info: Mapping[str, Any], otherwise: Any) -> float:
+    times = [info.get(name) for name in _CHANGED]
+    return next((_seconds(time) for time in [*times, otherwise, info.get("created")] if time), 0.0)
 
 
 def _seconds(time: float | datetime | str) -> float:
+    """Seconds since the epoch; a time without a zone is one of UTC."""
+    if isinstance(time, int | float):
+        return float(time)
     if isinstance(time, str):
-        time = datetime.fromisoformat(time)
-    return time.timestamp() if isinstance(time, datetime) else float(time)
+        try:
+            time = datetime.fromisoformat(f"{time[:8]}T{time[8:14]}" if time[:14].isdigit() else time)
+        except ValueError:
+            return 0.0
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-class _WholeRewrite(Committer):
-    """Appends segments by writing the whole file anew; right for one writer a file.
+def _secrets(options: Mapping[str, Any]) -> set[str]:
+    """Texts in options that nobody may see."""
+    found: set[str] = set()
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found |= _secrets(value)
+        elif isinstance(value, str) and value and _SECRET.search(name):
+            found.add(value)
+            found |= {part.partition("=")[2] for part in value.split(";") if _SECRET_PARTS.fullmatch(part)}
+    return found - {"", "anon"}
 
-    Where a segment would begin is known from before the first attempt, here or in the spool: if its bytes
-    are there, it has arrived.
-    """
 
-    def __init__(self, files: FsspecFiles, key: str) -> None:
-        self._files = files
-        self._key = key
-        self._start: int | None = None
-
-    def forget(self) -> None:
-        self._start = None
-
-    async def learn(self) -> Base:
-        stat = await self._files.stat(self._key)
-        return Base("", 0 if stat is None else stat.size)
-
-    async def commit(self, segments: Sequence[Segment], spool: Spool) -> Base:
-        attempts = Attempts(_BUDGET_SECONDS)
-        while True:
-            try:
-                return await self._commit(segments, spool)
-            except RunStoreError as error:
-                await attempts.again_after(error)
-
-    async def _commit(self, segments: Sequence[Segment], spool: Spool) -> Base:
-        now = await self.learn()
-        fresh = await self.without_stale(segments, now, spool)
-        content = await self._files.read(self._key, 0, None) if now.size else b""
-        first = fresh[0].base if fresh else None
-        start = self._start if self._start is not None else first.size if first else now.size
-        data = joined(fresh, content[:start][-1:])
-        if content[start : start + len(data)] != data:
-            self._start = len(content)
-            content += joined(fresh, content[-1:])
-            await self._files.write(self._key, content)
-        self._start = None
-        return Base("", len(content))
+def _told(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What options say of the place, in a form that is the same in other processes, without secrets."""
+    told: dict[str, Any] = {}
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            told[name] = _told(value)
+        elif name == "connection_string":
+            told[name] = _SECRET_PARTS.sub("", str(value))
+        elif not _SECRET.search(name):
+            plain = isinstance(value, str | int | float | bool | None)
+            told[name] = value if plain else type(value).__qualname__
+    return told

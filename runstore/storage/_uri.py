@@ -14,8 +14,11 @@ from runstore.storage._sync_only import SyncOnlyStorage
 
 __all__ = ["as_storage", "storage_from_uri"]
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)")
-_REMOTE_SCHEMES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "memory", "http", "https", "hdfs"}
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):(/*)")
+# What begins so is no path, whatever it was meant to be.
+_LIKE_URI = re.compile(r"([^/]*):(?=//)")
+_BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+_REMOTE_SCHEMES = _BUCKET_SCHEMES | {"memory", "http", "https", "hdfs", "sftp", "ssh", "ftp"}
 
 
 def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
@@ -38,7 +41,7 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
     if not text:
         msg = "the storage URI is empty; use '.' for the current folder"
         raise InvalidInputError(msg)
-    match = _SCHEME.match(text.lstrip())
+    match = _SCHEME.match(text)
     scheme, slashes = (match[1].lower(), match[2]) if match else ("", "")
     if scheme == "file" and slashes:
         return LocalStorage(_path_of_file_uri(text), mkdir=False)
@@ -48,17 +51,27 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
             f"pass the string '{scheme}://…' (or './{text}' if a local folder is meant)"
         )
         raise InvalidInputError(msg)
-    if slashes:
-        return _remote(scheme, text.strip()[len(scheme) + 3 :], kwargs)
+    if match and slashes:
+        return _remote(scheme, text[match.end(1) + 3 :], kwargs)
+    like_uri = _LIKE_URI.match(text)
+    if like_uri:
+        msg = (
+            f"'{like_uri[1]}' is no scheme of a URI; of filesystems that fsspec chains ('a::b'), pass the "
+            "instance to FsspecStorage"
+        )
+        raise InvalidInputError(msg)
     return LocalStorage(text, mkdir=False)
 
 
-def _remote(scheme: str, root: str, options: dict[str, Any]) -> Storage:
+def _remote(scheme: str, rest: str, options: dict[str, Any]) -> Storage:
     from runstore.remote import FsspecStorage, S3Storage  # noqa: PLC0415  they import this package
 
+    if scheme in _BUCKET_SCHEMES and (not rest or rest.startswith("/")):
+        msg = f"'{scheme}://{rest}' names no bucket: {scheme}://bucket/prefix"
+        raise InvalidInputError(msg)
     if scheme in {"s3", "s3a"}:
-        return S3Storage("s3", root, **options)
-    return FsspecStorage(scheme, root, **options)
+        return S3Storage("s3", rest, **options)
+    return FsspecStorage(scheme, f"{scheme}://{rest}", **options)
 
 
 def _path_of_file_uri(uri: str) -> str:
