@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runstore import storage_from_uri
-from tests.s3.proxy import FaultProxy
+from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.server import S3Server
 from tests.scripts import start, write_script
 
@@ -54,6 +54,16 @@ def acknowledged(process: subprocess.Popen[str], seconds: float = 55) -> list[in
     out, error = process.communicate(timeout=seconds)
     assert process.returncode in {0, -9}, error
     return [int(line) for line in out.split()]
+
+
+def killed(process: subprocess.Popen[str], after: int) -> list[int]:
+    """The same for a writer that is killed once it has acknowledged so many."""
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(after)]
+    process.kill()
+    lines += process.stdout.read().splitlines()
+    process.wait(30)
+    return [int(line) for line in lines]
 
 
 def check(data: bytes | None, acknowledgements: list[list[int]]) -> None:
@@ -107,23 +117,49 @@ def test_half_of_the_writers_are_killed(
         s3_server.put(f"{s3_prefix}/metrics.jsonl", b'{"writer": -1, "number": 0}\n' * 200_000)
     proxy.fail("lost_reply", every=5, operation={"PutObject", "CompleteMultipartUpload"})
     options = s3_server.options() | {"endpoint_url": proxy.endpoint}
-    chance = random.Random(0)
+    chance = random.Random(size)
+    done: dict[int, list[int]] = {}
     with writers(tmp_path, uri, options, size) as processes:
-        for process in processes[::2]:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(chance.randrange(1, RECORDS // 2))]
-            process.kill()
-            rest, _ = process.communicate(timeout=30)
-            process.stdout = None
-            process.lines = [*"".join(lines).split(), *rest.split()]  # type: ignore[attr-defined]
-        done = [
-            [int(line) for line in process.lines] if index % 2 == 0 else acknowledged(process)  # type: ignore[attr-defined]
-            for index, process in enumerate(processes)
-        ]
+        for writer in range(0, WRITERS, 2):
+            done[writer] = killed(processes[writer], chance.randrange(1, RECORDS // 2))
+        for writer in range(1, WRITERS, 2):
+            done[writer] = acknowledged(processes[writer])
     proxy.heal()
     with storage_from_uri(uri, **options) as storage:
         storage.read("metrics.jsonl")
     data = s3_server.get(f"{s3_prefix}/metrics.jsonl")
     assert data is not None
-    check(data.replace(b'{"writer": -1, "number": 0}\n', b""), done)
+    check(data.replace(b'{"writer": -1, "number": 0}\n', b""), [done[writer] for writer in range(WRITERS)])
     assert list((tmp_path / "spool").rglob("*.segment")) == []
+
+
+# Appends to a large object and waits in the flush.
+FLUSHER = """
+import json, sys
+from runstore import storage_from_uri
+
+storage = storage_from_uri(sys.argv[1], **json.loads(sys.argv[2]))
+storage.append_lines("metrics.jsonl", b'{"step": 1}\\n')
+storage.flush()
+"""
+
+
+@pytest.mark.parametrize("fault", ["hang", "lost_reply"])
+def test_an_upload_of_a_killed_process_is_ended(
+    s3_server: S3Server, proxy: FaultProxy, s3_prefix: str, tmp_path: Path, fault: Fault
+) -> None:
+    """Killed before or after its upload was completed: the record is there once, no parts are left."""
+    key, before = f"{s3_prefix}/metrics.jsonl", b'{"step": 0}\n' * 600_000
+    s3_server.put(key, before)
+    uri, options = f"s3://{s3_server.bucket}/{s3_prefix}", s3_server.options(endpoint=proxy.endpoint)
+    rule = proxy.fail(fault, operation="CompleteMultipartUpload")
+    with start(write_script(tmp_path, FLUSHER), uri, json.dumps(options)) as process:
+        rule.wait()
+        process.kill()
+        process.communicate(timeout=30)
+    assert len(s3_server.uploads(key)) == (1 if fault == "hang" else 0)
+    proxy.heal()
+    with storage_from_uri(uri, **options) as storage:
+        assert storage.read("metrics.jsonl") == before + b'{"step": 1}\n'
+    assert s3_server.get(key) == before + b'{"step": 1}\n'
+    assert s3_server.uploads(key) == []
