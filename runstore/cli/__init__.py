@@ -8,10 +8,12 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 from runstore.cli._text import one_line
-from runstore.errors import MissingDependencyError, RunStoreError
+from runstore.errors import MissingDependencyError, RunStoreError, RunStoreWarning
 
 __all__ = ["main"]
 
@@ -23,6 +25,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    show_warnings_on_one_line()
     try:
         load_app()()
     except BrokenPipeError:
@@ -51,3 +54,16 @@ def load_app() -> Callable[[], None]:
         msg = f"the command line needs {package}, which is not installed: pip install 'runstore[cli]'"
         raise MissingDependencyError(msg) from error
     return app
+
+
+def show_warnings_on_one_line() -> None:
+    """Print this package's warnings as its errors are printed: without a place in its code."""
+    show_others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, RunStoreWarning):
+            sys.stderr.write(f"runstore: warning: {one_line(message)}\n")
+        else:
+            show_others(message, category, *where, **more)
+
+    warnings.showwarning = show

@@ -23,7 +23,7 @@ from runstore import (
     strict_json,
 )
 from runstore.cli._demo import new_folder, run_demo
-from runstore.cli._place import store_at
+from runstore.cli._place import poll_seconds, store_at
 from runstore.cli._plot import LARGEST
 from runstore.cli._runs import COLUMNS, DROPPED, TEXTS, read_lines
 from runstore.cli._scan import read_curves, summarize
@@ -99,8 +99,12 @@ def list_runs(
 ) -> None:
     """List runs: status, steps, last metrics, age."""
     view = View()
-    registry = RunRegistry([open_folder(root).storage for root in roots or ["."]], depth=depth)
+    stores = [open_folder(root) for root in roots or ["."]]
+    registry = RunRegistry([store.storage for store in stores], depth=depth)
     lines = read_lines(registry, registry.get_runs(match))
+    if not lines:
+        for store in stores:
+            require_something(store)
     for url, error in registry.storage_errors.items():
         typer.echo(f"runstore: {printable(url)} is left out: {one_line(error)}", err=True)
     if as_json:
@@ -167,6 +171,7 @@ def tail(
 ) -> None:
     """Print metrics as they are written, until Ctrl-C."""
     store, view = open_folder(run), View()
+    require_something(store)
     try:
         cursor = "end"
         if last:
@@ -181,7 +186,7 @@ def tail(
 
 
 def follow(store: TrainingRunStore, view: View, cursor: str, keys: Sequence[str]) -> None:
-    with store.follow_metrics(cursor=cursor) as batches:
+    with store.follow_metrics(cursor=cursor, interval=poll_seconds(store)) as batches:
         for batch in batches:
             if batch.reset:
                 view.line("-- the file was replaced: from its start again", "yellow")
@@ -271,7 +276,7 @@ def open_folder(uri: str) -> TrainingRunStore:
     """The run that is or will be in a folder.
 
     Raises:
-        NotFoundError: There is no folder.
+        NotFoundError: There is no folder; a bucket has none, and is not asked.
     """
     store = store_at(uri)
     if isinstance(store.storage, LocalStorage) and not store.storage.root.is_dir():
@@ -279,6 +284,18 @@ def open_folder(uri: str) -> TrainingRunStore:
         msg = f"{uri} {kind}"
         raise NotFoundError(msg)
     return store
+
+
+def require_something(store: TrainingRunStore) -> None:
+    """See to it that a mistyped place in a bucket is an error, as a folder that does not exist.
+
+    Raises:
+        NotFoundError: There is nothing at that place.
+    """
+    storage = store.storage
+    if not storage.keeps_folders and not storage.list_dir(""):
+        msg = f"there is nothing at {storage.url()}"
+        raise NotFoundError(msg)
 
 
 def holds_run(store: TrainingRunStore) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from runstore import TrainingRunStore
-from runstore.cli._place import store_at
+from runstore import LocalStorage, TrainingRunStore
+from runstore.cli._place import poll_seconds, store_at
 from runstore.cli._text import short
 from runstore.cli._train import Config, train
 from runstore.cli._view import View, iterations_note
@@ -54,11 +54,14 @@ def new_folder(parent: Path) -> str:
 
 def run_demo(view: View, place: str) -> None:
     """Train into a place, then show what lies there."""
-    config = Config()
-    view.line(f"Training a policy on a bandit of {config.arms} arms, saved to {place}")
+    config, store = Config(), store_at(place)
+    # Followers see what is in the bucket, so the progress moves in steps there.
+    uploaded = "" if isinstance(store.storage, LocalStorage) else ", uploaded with each checkpoint"
+    view.line(f"Training a policy on a bandit of {config.arms} arms, saved to {place}{uploaded}")
     try:
-        asyncio.run(train_and_watch(store_at(place), config, view))
+        asyncio.run(train_and_watch(store, config, view))
     except KeyboardInterrupt:
+        store.storage.flush()
         view.line(f"Stopped. Every step written so far is in {place}")
         raise
     show_result(view, place)
@@ -72,13 +75,14 @@ async def train_and_watch(store: TrainingRunStore, config: Config, view: View) -
         await watcher
     finally:
         watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
 
 
 async def watch(store: TrainingRunStore, config: Config, view: View) -> None:
     """Show each record as it is written, until the last step's."""
     progress = live_progress if view.is_live else plain_progress
     with progress(view, config.steps) as show:
-        async with store.afollow_metrics() as batches:
+        async with store.afollow_metrics(interval=poll_seconds(store)) as batches:
             async for batch in batches:
                 for record in batch:
                     show(record)

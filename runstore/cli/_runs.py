@@ -73,7 +73,8 @@ def read_lines(registry: RunRegistry, runs: Sequence[RunInfo]) -> list[RunLine]:
     """Look at the end of each run's metrics, many at a time."""
     if not runs:
         return []
-    storages = [registry.storage_for(run.run_id) for run in runs]
+    # A list shows what is there, and does not deliver what a process that died left for it.
+    storages = [registry.storage_for(run.run_id).durable_view() for run in runs]
     return run_sync_over(storages, _read_lines, storages, runs)
 
 
