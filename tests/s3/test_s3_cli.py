@@ -128,6 +128,23 @@ def test_ctrl_c_leaves_every_step_in_the_bucket(
     assert spooled(spool_folder) == []
 
 
+def test_ctrl_c_does_not_claim_what_could_not_be_uploaded(
+    proxy: FaultProxy, s3_uri: str, spool_folder: Path, tmp_path: Path
+) -> None:
+    """Steps that the bucket refuses stay in the spool, and the demo says that instead."""
+    proxy.fail(Status(403, "AccessDenied"), operation="PutObject", key="*/metrics.jsonl")
+    with start_runstore("demo", s3_uri, folder=tmp_path) as process:
+        proxy.wait("PutObject", key="*/iteration_000010/*")
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "Stopped" not in out
+    failed, kept = error.splitlines()
+    assert failed.startswith("runstore: [Errno 13] These credentials may not do this")
+    assert kept.startswith(f"runstore: warning: appends to {s3_uri}/metrics.jsonl could not be delivered")
+    assert str(spool_folder) in kept
+
+
 def test_what_a_failing_demo_could_not_upload_is_named_and_delivered_later(
     proxy: FaultProxy, s3_server: S3Server, s3_uri: str, spool_folder: Path, tmp_path: Path
 ) -> None:
@@ -240,14 +257,17 @@ def test_ls_delivers_nothing_and_show_what_a_killed_trainer_left(
         run.write_config({})
         for step in range(3):
             run.write_metrics({"loss": step}, step=step)
+            if step == 0:
+                run.storage.flush()
         os._exit(9)
         """,
     )
     assert run(script, s3_uri).returncode == 9
     proxy.clear()
-    assert runstore("ls", s3_uri, folder=tmp_path).returncode == 0
+    listed = runstore("ls", s3_uri, folder=tmp_path)
+    assert listed.stdout.splitlines()[2].split()[:3] == ["root", "running", "0"]
     assert {request.method for request in proxy.requests} <= {"GET", "HEAD"}
-    assert s3_server.get(metrics_of(s3_server, s3_uri)) is None
+    assert steps_in(s3_server, s3_uri) == [0]
     shown = runstore("show", s3_uri, folder=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "3 records, steps 0 to 2" in shown.stdout
