@@ -14,7 +14,7 @@ from runstore.errors import InvalidInputError
 from runstore.jsonl._batch import Batch
 from runstore.jsonl._decode import Parsed, Record
 from runstore.jsonl._position import START, Position
-from runstore.jsonl._scan import NOTHING_NEW, Fetched, Step, fetch, pieces, take
+from runstore.jsonl._scan import NOTHING_NEW, Fetched, ReadAhead, Step, fetch, pieces, take
 from runstore.storage import Storage, as_storage
 from runstore.storage._bridge import breathe, is_inline, on_fork, running_loop
 from runstore.storage._sync_only import SyncMethods
@@ -305,15 +305,26 @@ class IncrementalReader:
     async def _read_to_end(self, new: list[Record] | None) -> None:
         """Read until the file ends; whoever else reads on meanwhile keeps what it read."""
         ended = False
-        while not ended:
-            state = self._state
-            fetched = await fetch(self._storage, self._path, state.position)
-            if fetched is NOTHING_NEW:
-                return
-            if fetched.replaced:
-                self._restart(state)
-            else:
+        ahead: ReadAhead | None = None
+        try:
+            while not ended:
+                state = self._state
+                position = state.position
+                fetched = await (
+                    fetch(self._storage, self._path, position) if ahead is None else ahead.fetch(position)
+                )
+                if fetched is NOTHING_NEW:
+                    return
+                if fetched.replaced:
+                    self._restart(state)
+                    continue
+                if not fetched.at_end and not is_inline():
+                    ahead = ahead or ReadAhead(self._storage, self._path)
+                    ahead.begin(position, fetched)
                 ended = await self._take_all(state, fetched, new) and fetched.at_end
+        finally:
+            if ahead is not None:
+                await ahead.close()
         self._warn_once()
 
     async def _take_all(self, state: _State, fetched: Fetched, new: list[Record] | None) -> bool:

@@ -7,6 +7,7 @@ between.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from typing import NamedTuple
 
@@ -14,11 +15,12 @@ from runstore.errors import NotFoundError
 from runstore.jsonl._decode import Parsed, Record, parse_lines, parse_tail
 from runstore.jsonl._position import ANCHOR_SIZE, Bookmark, Position
 from runstore.storage._base import Storage
-from runstore.storage._bridge import breathe
+from runstore.storage._bridge import breathe, is_inline, settle
 
 __all__ = [
     "NOTHING_NEW",
     "Fetched",
+    "ReadAhead",
     "Step",
     "end_of_file",
     "fetch",
@@ -74,6 +76,39 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
     if not data.startswith(known):
         return Fetched(b"", 0, at_end=False, replaced=True)
     return Fetched(data, len(known), len(data) < len(known) + size, replaced=False)
+
+
+class ReadAhead:
+    """The next fetch, under way while the pieces of the last one are parsed: on an event loop only."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._offset = -1
+        self._task: asyncio.Task[Fetched] | None = None
+
+    def begin(self, position: Position, fetched: Fetched) -> None:
+        """Begin with what follows the last whole line of what was fetched after a position."""
+        end = fetched.data.rfind(b"\n", fetched.start) + 1
+        if end:
+            self._offset = position.fetched + end - fetched.start
+            after = Position(self._offset, fetched.data[max(end - ANCHOR_SIZE, 0) : end])
+            self._task = asyncio.ensure_future(fetch(self._storage, self._path, after))
+
+    async def fetch(self, position: Position) -> Fetched:
+        """What follows a position: what was begun, if it was for that one."""
+        if self._task is not None and (position.offset, position.tail) == (self._offset, b""):
+            task, self._task = self._task, None
+            return await task
+        await self.close()
+        return await fetch(self._storage, self._path, position)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await settle(self._task)
+            self._task = None
 
 
 def pieces(data: bytes, start: int = 0, *, at_end: bool = True) -> Iterator[bytes]:
@@ -163,14 +198,22 @@ async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Recor
     A file that is replaced meanwhile is read anew from its start.
     """
     position = Position()
-    while True:
-        fetched = await fetch(storage, path, position)
-        if fetched.replaced:
-            position = Position()
-            continue
-        for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
-            parsed, position = take(position, piece)
-            yield parsed.records
-            await breathe()
-        if fetched.at_end:
-            return
+    ahead: ReadAhead | None = None
+    try:
+        while True:
+            fetched = await (fetch(storage, path, position) if ahead is None else ahead.fetch(position))
+            if fetched.replaced:
+                position = Position()
+                continue
+            if not fetched.at_end and not is_inline():
+                ahead = ahead or ReadAhead(storage, path)
+                ahead.begin(position, fetched)
+            for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
+                parsed, position = take(position, piece)
+                yield parsed.records
+                await breathe()
+            if fetched.at_end:
+                return
+    finally:
+        if ahead is not None:
+            await ahead.close()
