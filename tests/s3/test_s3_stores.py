@@ -198,7 +198,7 @@ def test_b20_a_registry_costs_requests_a_run(
 
 
 def test_followers_do_not_flush(s3_server: S3Server, s3_prefix: str, s3_uri: str, proxy: FaultProxy) -> None:
-    """A follower beside the trainer waits for the flushes that come; however often it polls, it makes none."""
+    """A follower beside the trainer waits for the flushes that come; its own polls make none."""
     options = s3_server.options(endpoint=proxy.endpoint)
     run = TrainingRunStore(storage_from_uri(s3_uri, flush_interval=3600, **options))
 
