@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Coroutine
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tests.s3.faults import SECONDS, Entry, Fault, Request, Rule, Status, Which
 from tests.s3.server import free_ports
@@ -256,7 +256,7 @@ class FaultProxy:
         upstream = await self._connected()
         clean = False
         try:
-            turn = self._turns[entry.path] if entry.operation in WRITES else contextlib.nullcontext()
+            turn = self._turns[unquote(entry.path)] if entry.operation in WRITES else contextlib.nullcontext()
             async with turn:
                 answer, complete = await self._ask(client, upstream, request, entry)
                 length = answer.answer_length(entry.method)
