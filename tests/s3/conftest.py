@@ -19,11 +19,6 @@ from tests.s3.server import PREFIX, S3Server, find_weed, shared_server
 SETTING = "RUNSTORE_TEST_S3"
 
 
-def pytest_report_header() -> str:
-    """Say in the first lines of a test run whether S3 is tested."""
-    return f"s3: {SETTING}={os.environ.get(SETTING, '(unset)')}, server: {find_weed() or 'none'}"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def aws_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing of the developer's own AWS set-up reaches a test, nor a child process of one."""
