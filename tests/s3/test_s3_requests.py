@@ -84,7 +84,7 @@ def test_a_small_flush_is_one_put(storage: FsspecStorage, proxy: FaultProxy) -> 
 
 
 def test_the_first_flush_of_a_new_file(storage: FsspecStorage, proxy: FaultProxy) -> None:
-    """A new file costs a look, the PUT and, once for an endpoint, the question whether it heeds conditions."""
+    """A new file costs a look and the PUT; the first of an endpoint also whether it heeds conditions."""
     storage.append("a.jsonl", RECORD)
     storage.flush()
     proxy.clear()
