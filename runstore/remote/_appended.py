@@ -23,7 +23,7 @@ from runstore.errors import (
 from runstore.remote._errors import warn
 from runstore.remote._marks import is_stale
 from runstore.remote._segment import Base, Segment
-from runstore.remote._spool import Place, Spool, load, spooled_objects
+from runstore.remote._spool import Place, Spool, spooled_objects
 from runstore.storage._append_queue import Append
 from runstore.storage._bridge import call_on_io_loop, gather, in_thread, on_fork, spawn_on_io_loop
 
@@ -130,15 +130,20 @@ class AppendedFile:
         """Deliver at once, as the process is ending, or leave it in the spool."""
         self._delivering = False
         with contextlib.suppress(Exception):
-            call_on_io_loop(asyncio.wait_for, self.flush(), EXIT_SECONDS)
+            call_on_io_loop(self._flush_within, EXIT_SECONDS)
+
+    async def _flush_within(self, seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            await self.flush()
 
     # ---- delivery: on the I/O loop
 
     async def _deliver(self) -> None:
         try:
             await self._deliver_until_done()
-        finally:
-            self._delivering = False
+        except BaseException:
+            self._delivering = False  # the next append tries again
+            raise
 
     async def _deliver_until_done(self) -> None:
         """Flush every interval until nothing is pending."""
@@ -201,9 +206,12 @@ class AppendedFile:
         await in_thread(self.take_over)
         left = await in_thread(self.spool.seal)
         while left:
-            segments = await in_thread(load, left)
-            await self._commit(segments)
-            left = left[len(segments) :]
+            segments = await in_thread(self.spool.load, left)
+            left = left[max(len(segments), 1) :]
+            whole = [segment for segment in segments if segment.frames]
+            if whole:
+                await self._commit(whole)
+            await in_thread(self.spool.drop, [segment for segment in segments if not segment.frames])
 
     async def _commit(self, segments: Sequence[Segment]) -> None:
         try:

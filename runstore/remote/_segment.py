@@ -107,15 +107,15 @@ def read_segment(file: Sealed, data: bytes) -> Segment:
     while len(data) - offset >= _HEADER.size:
         kind, length, checksum = _HEADER.unpack_from(data, offset)
         body = data[offset + _HEADER.size : offset + _HEADER.size + length]
-        if len(body) < length or zlib.crc32(body) != checksum:
+        if len(body) < length or zlib.crc32(body) != checksum or kind not in {_PLAIN, _APART, _NOTE}:
             break
         if kind == _NOTE:
             notes.append(json.loads(body))
         else:
             frames.append(Frame(body, kind == _APART))
         offset += _HEADER.size + length
-    bases = [Base(**note) for note in notes if "size" in note]
-    uploads = [note["upload_id"] for note in notes if "upload_id" in note]
+    bases = [Base(**note) for note in notes if note.keys() == set(Base._fields)]
+    uploads = [note["upload_id"] for note in notes if note.keys() == set(Upload._fields)]
     return Segment(file, frames, bases[-1] if bases else None, uploads)
 
 

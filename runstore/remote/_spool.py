@@ -24,7 +24,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runstore.errors import RunStoreError
+from runstore.errors import RunStoreError, SpoolKeptWarning
+from runstore.remote._errors import warn
 from runstore.remote._segment import (
     Base,
     Sealed,
@@ -39,7 +40,7 @@ from runstore.storage._append_queue import Append
 from runstore.storage._bridge import no_fork
 from runstore.storage._errors import write_error
 
-__all__ = ["Place", "Spool", "load", "spool_folder", "spooled_keys", "spooled_objects"]
+__all__ = ["Place", "Spool", "spool_folder", "spooled_keys", "spooled_objects"]
 
 VARIABLE = "RUNSTORE_SPOOL_DIR"
 # A commit takes so much at a time; what waited longer for its server takes several.
@@ -104,7 +105,9 @@ def _take(path: str, flags: int = 0) -> int | None:
     """A descriptor of the lock file, locked; `None` when another process has it, or it is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        if flags and not os.path.exists(path):
+            raise  # it is to be made, and cannot be
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,6 +141,16 @@ class Spool:
         """Whether anything waits to be committed."""
         return self._open >= 0 or bool(self._sealed) or bool(self._taken_over)
 
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Errors of the local disk, as those of this package that name the folder."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, RunStoreError):
+                raise
+            raise _spool_error(error, self.place) from error
+
     def append_all(self, appends: Sequence[Append]) -> list[RunStoreError | None]:
         """Append several in order, all or none."""
         data = encode_appends([(append.data, append.whole_lines) for append in appends])
@@ -165,14 +178,20 @@ class Spool:
 
     def _begin(self) -> None:
         with no_fork():
-            if self._own is None:
-                self._own = _new_lock(self.place)
+            if self._own is None or not os.fstat(self._own.descriptor).st_nlink:
+                self._new_owner()
             path = self._segment_path(self._number + 1)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._open = os.open(path, flags, 0o600)
         self._number += 1
         if self._base is not None:
             self._write_note(self._base)
+
+    def _new_owner(self) -> None:
+        """Lock a lock file: the first one, or another when somebody removed it."""
+        if self._own is not None:
+            os.close(self._own.descriptor)
+        self._own, self._number = _new_lock(self.place), 0
 
     def _segment_path(self, number: int) -> str:
         return f"{self._lock_stem}.{number:06d}.segment"
@@ -208,22 +227,25 @@ class Spool:
             file.write(encode_note(Upload(upload_id)))
 
     def _seal(self) -> None:
-        if self._open >= 0:
-            os.close(self._open)
-            owner = self._own.owner if self._own is not None else ""
-            self._sealed.append(
-                Sealed(owner, self._number, self._segment_path(self._number), abandoned=False)
-            )
-            self._open, self._open_size = -1, 0
+        if self._open < 0:
+            return
+        assert self._own is not None  # noqa: S101  for the type checker: segments come after their lock
+        file = Sealed(self._own.owner, self._number, self._segment_path(self._number), abandoned=False)
+        if not os.fstat(self._open).st_nlink:  # somebody cleared the folder
+            self.place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            Path(file.path).write_bytes(os.pread(self._open, self._open_size, 0))
+        os.close(self._open)
+        self._sealed.append(file)
+        self._open, self._open_size = -1, 0
 
     def take_over(self) -> None:
         """Take what dead owners left for this object; it goes before this process's own appends."""
-        with self._lock, no_fork():
+        with self._own_errors(), self._lock, no_fork():
             self._taken_over += _abandoned(self.place)
 
     def seal(self) -> list[Sealed]:
         """Everything pending, oldest first; later appends go to a new segment."""
-        with self._lock:
+        with self._own_errors(), self._lock:
             self._seal()
             left: list[Sealed] = []
             for lock in list(self._taken_over):
@@ -234,13 +256,38 @@ class Spool:
                     lock.release()
             return left + self._sealed
 
+    def load(self, sealed: Sequence[Sealed]) -> list[Segment]:
+        """The first segments of a list, as many as one commit takes; none when the first one is gone."""
+        segments: list[Segment] = []
+        size = 0
+        with self._own_errors():
+            for file in sealed:
+                if size > SEGMENT_SIZE:
+                    break
+                try:
+                    segments.append(read_segment(file, Path(file.path).read_bytes()))
+                except FileNotFoundError:
+                    if not segments:
+                        self._give_up(file)
+                    break
+                size += segments[-1].size
+        return segments
+
+    def _give_up(self, file: Sealed) -> None:
+        with self._lock:
+            self._forget(file)
+        warn(
+            f"{file.path} was removed before it was delivered: its appends to {self.place.key} are lost",
+            SpoolKeptWarning,
+        )
+
     def drop(self, segments: Iterable[Segment]) -> None:
         """Forget segments that have arrived."""
-        with self._lock:
+        with self._own_errors(), self._lock:
             for segment in segments:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(segment.file.path)
-                self._forget(segment)
+                self._forget(segment.file)
 
     def set_aside(self, segment: Segment) -> Path:
         """Keep the bytes of a segment that must not be appended any more, in a file for people.
@@ -249,7 +296,8 @@ class Spool:
             The file.
         """
         kept = Path(segment.file.path.removesuffix(".segment") + ".stale")
-        kept.write_bytes(joined([segment], b""))
+        with self._own_errors():
+            kept.write_bytes(joined([segment], b""))
         self.drop([segment])
         return kept
 
@@ -260,9 +308,9 @@ class Spool:
                 self._taken_over.remove(lock)
                 os.close(lock.descriptor)
 
-    def _forget(self, segment: Segment) -> None:
-        self._sealed = [sealed for sealed in self._sealed if sealed.path != segment.file.path]
-        for lock in [lock for lock in self._taken_over if lock.owner == segment.file.owner]:
+    def _forget(self, file: Sealed) -> None:
+        self._sealed = [sealed for sealed in self._sealed if sealed != file]
+        for lock in [lock for lock in self._taken_over if lock.owner == file.owner]:
             if not _segments_of(lock):
                 self._taken_over.remove(lock)
                 lock.release()
@@ -348,22 +396,10 @@ def _segments_of(lock: _Lock) -> list[Sealed]:
     folder, stem = os.path.split(lock.path.removesuffix(".lock"))
     found = []
     for name in os.listdir(folder):
-        if name.startswith(f"{stem}.") and name.endswith(".segment"):
-            number = int(name.removeprefix(f"{stem}.").removesuffix(".segment"))
-            found.append(Sealed(lock.owner, number, os.path.join(folder, name), abandoned=True))
+        number = name.removeprefix(f"{stem}.").removesuffix(".segment")
+        if name == f"{stem}.{number}.segment" and number.isdecimal():
+            found.append(Sealed(lock.owner, int(number), os.path.join(folder, name), abandoned=True))
     return sorted(found, key=lambda sealed: sealed.number)
-
-
-def load(sealed: Sequence[Sealed]) -> list[Segment]:
-    """The first segments of a list, as many as one commit takes."""
-    segments: list[Segment] = []
-    size = 0
-    for file in sealed:
-        if size > SEGMENT_SIZE:
-            break
-        segments.append(read_segment(file, Path(file.path).read_bytes()))
-        size += segments[-1].size
-    return segments
 
 
 def _spool_error(error: OSError, place: Place) -> RunStoreError:

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runstore import AccessDeniedError, StorageFullError, StorageIOError
+from runstore import AccessDeniedError, SpoolKeptWarning, StorageFullError, StorageIOError
 from runstore.remote import _spool
 from runstore.remote._segment import Base, Sealed, encode_appends, encode_note, joined, read_segment
-from runstore.remote._spool import Place, Spool, load, spool_folder, spooled_keys
+from runstore.remote._spool import Place, Spool, spool_folder, spooled_keys
 from runstore.storage._append_queue import Append
 
 PLACE = Place("s3://test", "run/metrics.jsonl")
@@ -47,7 +48,7 @@ def lines(*texts: str) -> list[Append]:
 
 
 def pending(spool: Spool, last: bytes = b"") -> bytes:
-    return joined(load(spool.seal()), last)
+    return joined(spool.load(spool.seal()), last)
 
 
 def start_writer(tmp_path: Path, *args: str) -> subprocess.Popen[bytes]:
@@ -71,12 +72,12 @@ def test_appends_come_back_in_order(folder: Path) -> None:
     assert not spool.pending
     assert not folder.exists()
     assert spool.append_all(lines("1\n", "2\n")) == [None, None]
-    first = load(spool.seal())
+    first = spool.load(spool.seal())
     spool.append_all(lines("3\n"))
     assert pending(spool) == b"1\n2\n3\n"
     spool.drop(first)
     assert pending(spool) == b"3\n"
-    spool.drop(load(spool.seal()))
+    spool.drop(spool.load(spool.seal()))
     assert not spool.pending
     spool.close()
     assert [path for path in folder.rglob("*") if path.is_file()] == []
@@ -86,7 +87,7 @@ def test_whole_lines_stay_apart(folder: Path) -> None:
     """A newline comes between whole lines and an unfinished line, in the object or in the spool."""
     spool = Spool(PLACE)
     spool.append_all([*lines("1\n"), Append(b"torn", whole_lines=False, durable=False), *lines("2\n")])
-    segments = load(spool.seal())
+    segments = spool.load(spool.seal())
     assert joined(segments, b"") == joined(segments, b"\n") == b"1\ntorn\n2\n"
     assert joined(segments, b"x") == b"\n1\ntorn\n2\n"
 
@@ -99,10 +100,10 @@ def test_a_segment_never_grows_without_bound(monkeypatch: pytest.MonkeyPatch) ->
         spool.append_all(lines(f"{number:09d}\n"))
     sealed = spool.seal()
     assert len(sealed) > 3
-    assert sum(segment.size for segment in load(sealed)) < 250
+    assert sum(segment.size for segment in spool.load(sealed)) < 250
     texts = b""
     while sealed:
-        segments = load(sealed)
+        segments = spool.load(sealed)
         texts += joined(segments, b"")
         spool.drop(segments)
         sealed = sealed[len(segments) :]
@@ -190,7 +191,7 @@ def test_what_is_stale_is_kept_for_people() -> None:
     """A segment that must not be appended any more becomes a file with its bytes."""
     spool = Spool(PLACE)
     spool.append_all(lines("1\n", "2\n"))
-    (segment,) = load(spool.seal())
+    (segment,) = spool.load(spool.seal())
     kept = spool.set_aside(segment)
     assert kept.suffix == ".stale"
     assert kept.read_bytes() == b"1\n2\n"
@@ -208,7 +209,7 @@ def test_the_base_is_noted_in_every_segment() -> None:
     spool.seal()
     spool.remember(None)
     spool.append_all(lines("3\n"))
-    assert [segment.base for segment in load(spool.seal())] == [Base("a", 5), Base("b", 6), None]
+    assert [segment.base for segment in spool.load(spool.seal())] == [Base("a", 5), Base("b", 6), None]
 
 
 def test_a_full_disk_fails_the_append_and_nothing_else() -> None:
@@ -264,3 +265,42 @@ def test_nobody_else_may_read_it(folder: Path) -> None:
     modes = {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
     assert modes == {0o600}
     assert PLACE.folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_cleared_meanwhile_loses_nothing(folder: Path) -> None:
+    """Somebody empties the cache while a run is going on: what is pending there is delivered all the same."""
+    spool = Spool(PLACE)
+    spool.append_all(lines("1\n"))
+    shutil.rmtree(folder)
+    spool.append_all(lines("2\n"))
+    assert pending(spool) == b"1\n2\n"
+    spool.drop(spool.load(spool.seal()))
+    spool.append_all(lines("3\n"))
+    assert len(list(folder.rglob("*.lock"))) == 1
+    assert pending(spool) == b"3\n"
+
+
+def test_a_sealed_segment_that_is_gone_is_reported(folder: Path) -> None:
+    """One whose delivery was under way when it was removed is lost: a warning says so, and work goes on."""
+    spool = Spool(PLACE)
+    spool.append_all(lines("1\n"))
+    sealed = spool.seal()
+    shutil.rmtree(folder)
+    with pytest.warns(SpoolKeptWarning, match=r"000001.segment was removed"):
+        assert spool.load(sealed) == []
+    assert not spool.pending
+    spool.append_all(lines("2\n"))
+    assert pending(spool) == b"2\n"
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 9, b"\xff" * 40, b'{"pid": 1}', b"\x02\x02\0\0\0\0\0\0\0[]"])
+def test_garbage_in_the_folder_stops_nothing(folder: Path, data: bytes) -> None:
+    """Files that no spool wrote are passed over, whatever they hold and whatever they are called."""
+    PLACE.folder.mkdir(parents=True)
+    for name in ("dead.lock", "dead.000001.segment", "dead.x.segment", ".lock", "x.stale", "README"):
+        (PLACE.folder / name).write_bytes(data)
+    (PLACE.folder / "folder.lock").mkdir()
+    spool = Spool(PLACE)
+    spool.take_over()
+    spool.append_all(lines("1\n"))
+    assert pending(spool) == b"1\n"
