@@ -238,6 +238,10 @@ def _answered(error: BaseException, target: Target, doing: str) -> RunStoreError
     message = without_secrets(_response(error).get("Error", {}).get("Message", ""), target.secrets)
     said = f"{code}: {message}" if message else code
     said = f"{said} ({doing or 'request'}, HTTP {status}, {target.endpoint})"
+    # The answer to HeadObject alone has no body to say what is missing.
+    if code in {"", "404"} and status in range(400, 500) and doing != "HeadObject":
+        hint = f"{target.endpoint} answers, but not as an S3 server does: check the endpoint"
+        return StorageIOError(errno.EPROTO, f"{hint}. {said}", target.url)
     for meaning in _MEANINGS:
         if code in meaning.codes or status in meaning.statuses or (status == 429 and "429" in meaning.codes):  # noqa: PLR2004
             text = meaning.hint if meaning.kind is NotFoundError else f"{meaning.hint}. {said}"

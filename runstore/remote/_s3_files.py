@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from runstore.errors import InvalidInputError, StorageIOError
-from runstore.remote._errors import error_code, without_userinfo
+from runstore.remote._errors import error_code, remote_error, without_userinfo
 from runstore.remote._files import RemoteFiles
 from runstore.remote._s3_client import S3Client, clients
 from runstore.remote._s3_commit import S3Committer, metadata_of_new
@@ -60,12 +60,10 @@ class S3Files(RemoteFiles):
         inner = self._options.get("client_kwargs") or {}
         given = self._options.get("endpoint_url") or inner.get("endpoint_url")
         if not given:
-            from botocore.configprovider import ConfiguredEndpointProvider  # noqa: PLC0415
-            from botocore.session import Session  # noqa: PLC0415
-
-            session = Session(profile=self._options.get("profile"))
-            provider = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3")
-            given = provider.provide() or ""
+            try:
+                given = _configured_endpoint(self._options.get("profile"))
+            except Exception as error:
+                raise remote_error(error, self._client.target(self.url(""))) from error
         return without_userinfo(str(given)).rstrip("/")
 
     def hold(self, holder: object) -> None:
@@ -148,6 +146,16 @@ class S3Files(RemoteFiles):
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def _configured_endpoint(profile: str | None) -> str:
+    """What the environment and the user's configuration say of the endpoint."""
+    from botocore.configprovider import ConfiguredEndpointProvider  # noqa: PLC0415
+    from botocore.session import Session  # noqa: PLC0415
+
+    session = Session(profile=profile)
+    provider = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3")
+    return str(provider.provide() or "")
 
 
 def _entries(page: dict[str, Any], prefix: str) -> list[tuple[str, StorageStat]]:

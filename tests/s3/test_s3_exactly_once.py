@@ -155,6 +155,8 @@ def test_an_upload_of_a_killed_process_is_ended(
     rule = proxy.fail(fault, operation="CompleteMultipartUpload")
     with start(write_script(tmp_path, FLUSHER), uri, json.dumps(options)) as process:
         rule.wait()
+        if fault == "lost_reply":
+            proxy.wait("CompleteMultipartUpload")  # the server has acted
         process.kill()
         process.communicate(timeout=30)
     assert len(s3_server.uploads(key)) == (1 if fault == "hang" else 0)
