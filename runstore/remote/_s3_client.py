@@ -28,6 +28,7 @@ BUDGET_SECONDS = 20.0
 FIRST_BUDGET_SECONDS = 2.0
 # The default of botocore, 10, makes 50 polls at once wait for each other.
 CONNECTIONS = 64
+SHORTEST_SECRET = 4
 _SECRET_OPTIONS = ("key", "secret", "token", "username", "password")
 _SECRET_CLIENT_OPTIONS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 # These write requests with their headers, where credentials are, at level DEBUG.
@@ -68,7 +69,8 @@ class S3Client:
         inner = options.get("client_kwargs") or {}
         given = [options.get(name) for name in _SECRET_OPTIONS]
         given += [inner.get(name) for name in _SECRET_CLIENT_OPTIONS]
-        self.secrets = frozenset(str(secret) for secret in given if secret)
+        # Shorter ones are examples, and would blot out half of every text.
+        self.secrets = frozenset(str(secret) for secret in given if len(str(secret or "")) >= SHORTEST_SECRET)
         self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._filesystem: Any = None
         self._connecting = asyncio.Lock()
@@ -266,7 +268,10 @@ def _warm_up(session: Any, *, anonymous: bool) -> None:
     plain = Session()
     plain.register_component("data_loader", session.get_component("data_loader"))
     plain.create_client(
-        "s3", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"  # noqa: S106
+        "s3",
+        region_name="us-east-1",
+        aws_access_key_id="none",
+        aws_secret_access_key="none",  # noqa: S106
     ).close()
     _ = session.full_config
     if not anonymous:
