@@ -17,7 +17,7 @@ from runstore.errors import SpoolKeptWarning
 from runstore.remote._appended import EXIT_SECONDS, appended_files, flush_all
 from runstore.remote._errors import warn
 from runstore.remote._s3_client import clients
-from runstore.storage._bridge import call_on_io_loop
+from runstore.storage._bridge import spawn_on_io_loop
 
 __all__ = ["deliver_at_exit"]
 
@@ -41,7 +41,8 @@ def deliver_at_exit() -> None:
 def _deliver() -> None:
     appended_files.exiting = True
     if appended_files.pending():
-        call_on_io_loop(_deliver_pending)
+        with contextlib.suppress(Exception):  # reported by what is still pending
+            spawn_on_io_loop(_deliver_pending).result(EXIT_SECONDS + 0.5)
     for file in appended_files.pending():
         why = f" ({file.failure})" if file.failure is not None else ""
         warn(
@@ -53,15 +54,14 @@ def _deliver() -> None:
 
 
 async def _deliver_pending() -> None:
-    with contextlib.suppress(Exception):  # reported by what is still pending
-        async with asyncio.timeout(EXIT_SECONDS):
-            await flush_all(appended_files.pending())
+    async with asyncio.timeout(EXIT_SECONDS):
+        await flush_all(appended_files.pending())
 
 
 def _disconnect() -> None:
     if clients.connected:
         with contextlib.suppress(Exception):
-            call_on_io_loop(_disconnect_all)
+            spawn_on_io_loop(_disconnect_all).result(1.5)
     for file in appended_files.all():
         file.spool.close()
 

@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -107,6 +107,31 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise EventLoopError(msg) from None
 
 
+class _PoolExecutor(ThreadPoolExecutor):
+    """What clients on the I/O loop run in threads (resolving names, say), in those of this module's pool.
+
+    Those need not be joined at exit, and do without a new one where none can start any more.
+    """
+
+    def __init__(self, pool: ThreadPool) -> None:
+        super().__init__(1, "runstore-none")  # it never starts one of its own
+        self._pool = pool
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        self._pool.start(functools.partial(self._make, future, functools.partial(fn, *args, **kwargs)))
+        return future
+
+    @staticmethod
+    def _make(future: Future[T], call: Callable[[], T]) -> Callable[[], None]:
+        if not future.set_running_or_notify_cancel():
+            return _nothing
+        try:
+            return functools.partial(future.set_result, call())
+        except BaseException as error:  # noqa: BLE001  whatever it was, it belongs to the caller
+            return functools.partial(future.set_exception, error)
+
+
 class _IOLoop:
     """One asyncio loop in a daemon thread, entered through an anyio portal that is never left."""
 
@@ -132,6 +157,7 @@ class _IOLoop:
 
     async def _hold_portal(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.loop.set_default_executor(_PoolExecutor(_shared.follower_polls))
         async with self._portal_type() as portal:
             self._ready.set_result(portal)
             await portal.sleep_until_stopped()
