@@ -23,7 +23,7 @@ from runstore.errors import (
 from runstore.remote._errors import warn
 from runstore.remote._marks import is_stale
 from runstore.remote._segment import Base, Segment
-from runstore.remote._spool import Place, Spool, spooled_objects
+from runstore.remote._spool import Place, Spool
 from runstore.storage._append_queue import Append
 from runstore.storage._bridge import call_on_io_loop, gather, in_thread, on_fork, spawn_on_io_loop
 
@@ -35,8 +35,6 @@ LONGEST_RETRY_SECONDS = 60.0
 FILES_AT_ONCE = 16
 # What the end of a process may take for all its deliveries.
 EXIT_SECONDS = 3.0
-# For so long a look at what others have spooled counts: reads do not look each time.
-LOOK_SECONDS = 2.0
 
 
 class Committer(ABC):
@@ -88,7 +86,7 @@ class AppendedFile:
         self._credentials: Hashable = None
         self._lock = threading.Lock()
         self._looked = False
-        self._delivers_for_others = True
+        self._may_not_deliver: set[Hashable] = set()
         self._delivering = False
         self._wait = 0.0
         self._turn: asyncio.Lock | None = None
@@ -113,7 +111,7 @@ class AppendedFile:
     def take_over(self) -> None:
         """Take what dead processes of this machine left for this object."""
         self._looked = True
-        if self._delivers_for_others:
+        if self._credentials not in self._may_not_deliver:
             self.spool.take_over()
 
     def _begin_delivery(self) -> None:
@@ -227,7 +225,7 @@ class AppendedFile:
         """Leave what others left and this process may not deliver; for its own, raise."""
         owners = {segment.file.owner for segment in segments if segment.file.abandoned}
         if owners:
-            self._delivers_for_others = False
+            self._may_not_deliver.add(self._credentials)
             for owner in owners:
                 await in_thread(self.spool.leave, owner)
             warn(
@@ -262,7 +260,6 @@ class _AppendedFiles:
 
     def __init__(self) -> None:
         self._by_place: dict[Place, AppendedFile] = {}
-        self._left: dict[str, tuple[float, frozenset[str]]] = {}
         self.exiting = False
         on_fork(self)
 
@@ -270,7 +267,6 @@ class _AppendedFiles:
         for file in self._by_place.values():
             file.spool.abandon()
         self._by_place = {}
-        self._left = {}
         self.exiting = False
 
     def get(self, place: Place, url: str) -> AppendedFile:
@@ -281,14 +277,6 @@ class _AppendedFiles:
 
     def known(self, place: Place) -> AppendedFile | None:
         return self._by_place.get(place)
-
-    def may_be_abandoned(self, place: Place) -> bool:
-        """Whether there are spools for an object that this process does not append to. Blocks."""
-        listed, names = self._left.get(place.store, (0.0, frozenset()))
-        if time.monotonic() - listed > LOOK_SECONDS or not listed:
-            names = spooled_objects(place.store)
-            self._left[place.store] = (time.monotonic(), names)
-        return place.folder.name in names
 
     def below(self, store: str, prefix: str) -> list[AppendedFile]:
         """Those of a store whose keys begin with a prefix."""

@@ -40,7 +40,7 @@ from runstore.storage._append_queue import Append
 from runstore.storage._bridge import no_fork
 from runstore.storage._errors import write_error
 
-__all__ = ["Place", "Spool", "spool_folder", "spooled_keys", "spooled_objects"]
+__all__ = ["Place", "Spool", "spool_folder", "spooled_keys"]
 
 VARIABLE = "RUNSTORE_SPOOL_DIR"
 # A commit takes so much at a time; what waited longer for its server takes several.
@@ -361,7 +361,7 @@ def _abandoned(place: Place) -> Iterator[_Lock]:
     """Locks of dead owners of this machine, taken; a living owner, this process too, holds its own."""
     try:
         names = sorted(os.listdir(place.folder))
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # there is none, or it is another user's
         return
     for name in names:
         path = str(place.folder / name)
@@ -417,11 +417,3 @@ def spooled_keys(store: str) -> list[str]:
         if header.get("store") == store:
             keys.add(header["key"])
     return sorted(keys)
-
-
-def spooled_objects(store: str) -> frozenset[str]:
-    """The names of the folders of those objects of a store that there are spools for."""
-    try:
-        return frozenset(os.listdir(spool_folder() / _digest(store)))
-    except FileNotFoundError:
-        return frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
@@ -232,13 +233,17 @@ class FsspecStorage(Storage):
         self._files.hold(self)
         if self._files.appends or not self._delivers or not checked:
             return
-        place = await self._place(checked)
-        file = appended_files.known(place)
-        if file is None and await in_thread(appended_files.may_be_abandoned, place):
-            file = self._appended(place)
-            await in_thread(file.take_over)
+        file = await in_thread(self._with_what_was_left, await self._place(checked))
         if file is not None:
             await finish(file.flush)
+
+    def _with_what_was_left(self, place: Place) -> AppendedFile | None:
+        """A file that something may be pending for, what dead processes left for it taken over. Blocks."""
+        file = appended_files.known(place)
+        if (file is None or not file.spool.pending) and os.path.isdir(place.folder):  # noqa: PTH112  unlike pathlib's it never raises
+            file = self._appended(place)
+            file.take_over()
+        return file
 
     async def _deliver_below(self, checked: str) -> None:
         """Deliver what this process has pending below a folder; never what others left."""
@@ -258,8 +263,8 @@ class FsspecStorage(Storage):
         store = await self._store_name()
         prefix = self._key("") and f"{self._key('')}/"
         for key in await in_thread(spooled_keys, store):
-            if key.startswith(prefix) and appended_files.known(Place(store, key)) is None:
-                await in_thread(self._appended(Place(store, key)).take_over)
+            if key.startswith(prefix):
+                await in_thread(self._with_what_was_left, Place(store, key))
         files = await self._appended_below("")
         await flush_all([self._appended(file.place) for file in files if file.spool.pending])
 
