@@ -1,8 +1,10 @@
 """Filesystems of fsspec for tests: object stores without appends, synchronous and asynchronous."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fsspec import register_implementation
@@ -37,9 +39,14 @@ class Objects(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 
 class WholeFilesOnDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Files in folders that have to be made first, which cannot be appended to."""
+    """Files in folders that have to be made first, which are replaced as a whole, as objects are."""
 
     protocol = "whole"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        unfinished = Path(path).parent / f".{secrets.token_hex(8)}.runstore-temp"
+        unfinished.write_bytes(value)
+        unfinished.replace(path)
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         _refuse_appending(mode)

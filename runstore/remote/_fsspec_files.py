@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import hashlib
 import json
 import os
@@ -93,18 +94,18 @@ class FsspecFiles(RemoteFiles):
         except Exception as error:
             raise self._error(error, key) from error
 
-    async def _call_writing(self, name: str, key: str, *args: Any, **kwargs: Any) -> None:
-        """The same for what makes a file or folder."""
+    async def _make(self, key: str, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method that is part of making a file."""
         try:
-            await self._filesystem.call(name, key, *args, **kwargs)
+            await self._filesystem.call(name, *args, **kwargs)
         except Exception as error:
-            raise self._writing_error(error, key) from error
+            raise self._making_error(error, key) from error
 
     def _error(self, error: Exception, key: str) -> RunStoreError:
         return remote_error(error, Target(self.url(key), f"'{self._protocol}://'", self._secrets))
 
-    def _writing_error(self, error: Exception, key: str) -> RunStoreError:
-        if isinstance(error, OSError) and error.errno is not None:
+    def _making_error(self, error: Exception, key: str) -> RunStoreError:
+        if isinstance(error, OSError) and error.errno in {errno.EISDIR, errno.ENOTDIR, errno.EEXIST}:
             return write_error(error, self.url(key))
         return self._error(error, key)
 
@@ -126,7 +127,7 @@ class FsspecFiles(RemoteFiles):
     async def _info(self, key: str) -> dict[str, Any]:
         info: dict[str, Any] = await self._call("info", key)
         if info.get("type") == "directory":
-            raise remote_error(IsADirectoryError(21, "Is a directory"), Target(self.url(key), ""))
+            raise remote_error(IsADirectoryError(errno.EISDIR, "Is a directory"), Target(self.url(key), ""))
         return info
 
     async def stat(self, key: str) -> StorageStat | None:
@@ -152,21 +153,21 @@ class FsspecFiles(RemoteFiles):
             await self._write_and_rename(key, data)
             return
         try:
-            await self._call_writing("pipe_file", key, data)
+            await self._make(key, "pipe_file", key, data)
         except NotFoundError as error:
             if self._protocol in OBJECT_STORES:
                 msg = "The bucket or container does not exist, and none is created: check its name"
                 raise BucketNotFoundError(error.errno, msg, self.url(key)) from error
             await self._make_parent(key)
-            await self._call_writing("pipe_file", key, data)
+            await self._make(key, "pipe_file", key, data)
 
     async def _write_and_rename(self, key: str, data: bytes) -> None:
         await self._make_parent(key)
         temp = f"{posixpath.dirname(key)}/.{secrets.token_hex(8)}{_TEMP_SUFFIX}"
         try:
-            await self._call_writing("pipe_file", temp, data)
+            await self._make(key, "pipe_file", temp, data)
             await self._refuse_folder(key)
-            await self._call_writing("mv", temp, key)
+            await self._make(key, "mv", temp, key)
         except BaseException:
             with contextlib.suppress(RunStoreError):
                 await self._call("rm_file", temp)
@@ -174,12 +175,12 @@ class FsspecFiles(RemoteFiles):
 
     async def _refuse_folder(self, key: str) -> None:
         if await self._call("isdir", key):
-            raise self._writing_error(IsADirectoryError(21, "Is a directory"), key)
+            raise self._making_error(IsADirectoryError(errno.EISDIR, "Is a directory"), key)
 
     async def _make_parent(self, key: str) -> None:
         folder = posixpath.dirname(key)
         if folder.strip("/"):
-            await self._call_writing("makedirs", folder, exist_ok=True)
+            await self._make(key, "makedirs", folder, exist_ok=True)
 
     async def append(self, key: str, data: bytes, apart: bool) -> None:
         if self._renames:
@@ -187,7 +188,7 @@ class FsspecFiles(RemoteFiles):
         try:
             await self._filesystem.run(lambda filesystem: _append(filesystem, key, data, apart))
         except Exception as error:
-            raise self._writing_error(error, key) from error
+            raise self._making_error(error, key) from error
 
     async def remove(self, key: str) -> None:
         if await self.stat(key) is not None:
@@ -259,7 +260,7 @@ def _append(filesystem: Any, key: str, data: bytes, apart: bool) -> None:
     except FileNotFoundError:
         info = {"size": 0}
     if info.get("type") == "directory":
-        raise IsADirectoryError(21, "Is a directory", key)
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", key)
     if apart and info["size"] and filesystem.cat_file(key, info["size"] - 1, info["size"]) != b"\n":
         data = b"\n" + data
     with filesystem.open(key, "ab") as file:
