@@ -27,18 +27,32 @@ from runstore.remote._spool import Place, Spool
 from runstore.storage._append_queue import Append
 from runstore.storage._bridge import call_on_io_loop, gather, in_thread, on_fork, spawn_on_io_loop
 
-__all__ = ["EXIT_SECONDS", "FLUSH_SECONDS", "AppendedFile", "Committer", "appended_files", "flush_all"]
+__all__ = [
+    "EXIT_SECONDS",
+    "FLUSH_SECONDS",
+    "PREPARE_SECONDS",
+    "AppendedFile",
+    "Committer",
+    "appended_files",
+    "flush_all",
+    "prepare_all",
+]
 
 # A request costs money: at one each 10 s a file costs 8,640 a day.
 FLUSH_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 60.0
 FILES_AT_ONCE = 16
-# What the end of a process may take for all its deliveries.
+# What the end of a process may wait for its servers, for all its deliveries.
 EXIT_SECONDS = 3.0
+# And for what it has to do itself before: on a busy machine, loading a client takes seconds.
+PREPARE_SECONDS = 10.0
 
 
 class Committer(ABC):
     """How segments get into one object; every method runs on the I/O loop."""
+
+    async def prepare(self) -> None:  # noqa: B027  right where there is nothing to do
+        """Load and make what requests need."""
 
     @abstractmethod
     async def learn(self) -> Base:
@@ -131,8 +145,13 @@ class AppendedFile:
             call_on_io_loop(self._flush_within, EXIT_SECONDS)
 
     async def _flush_within(self, seconds: float) -> None:
+        await prepare_all([self])
         async with asyncio.timeout(seconds):
             await self.flush()
+
+    async def prepare(self) -> None:
+        """Load and make what delivering needs."""
+        await self._committer.prepare()
 
     # ---- delivery: on the I/O loop
 
@@ -145,8 +164,10 @@ class AppendedFile:
 
     async def _deliver_until_done(self) -> None:
         """Flush every interval until nothing is pending."""
-        with contextlib.suppress(RunStoreError):
+        try:
             await self._learn()
+        except RunStoreError as error:
+            self.failure = error
         failed_since: float | None = None
         while True:
             await asyncio.sleep(self._pause(failed_since))
@@ -291,6 +312,13 @@ class _AppendedFiles:
 
     def pending(self) -> list[AppendedFile]:
         return [file for file in self.all() if file.spool.pending]
+
+
+async def prepare_all(files: Sequence[AppendedFile]) -> None:
+    """Load and make what delivering several files needs; a failure comes again when they are delivered."""
+    with contextlib.suppress(RunStoreError, TimeoutError):
+        async with asyncio.timeout(PREPARE_SECONDS):
+            await gather([file.prepare for file in files], FILES_AT_ONCE)
 
 
 async def flush_all(files: Sequence[AppendedFile]) -> None:

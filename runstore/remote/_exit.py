@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from runstore.errors import SpoolKeptWarning
-from runstore.remote._appended import EXIT_SECONDS, appended_files, flush_all
+from runstore.remote._appended import EXIT_SECONDS, PREPARE_SECONDS, appended_files, flush_all, prepare_all
 from runstore.remote._errors import warn
 from runstore.remote._s3_client import clients
 from runstore.storage._bridge import spawn_on_io_loop
@@ -42,7 +42,7 @@ def _deliver() -> None:
     appended_files.exiting = True
     if appended_files.pending():
         with contextlib.suppress(Exception):  # reported by what is still pending
-            spawn_on_io_loop(_deliver_pending).result(EXIT_SECONDS + 0.5)
+            spawn_on_io_loop(_deliver_pending).result(PREPARE_SECONDS + EXIT_SECONDS + 0.5)
     for file in appended_files.pending():
         why = f" ({file.failure})" if file.failure is not None else ""
         warn(
@@ -54,6 +54,7 @@ def _deliver() -> None:
 
 
 async def _deliver_pending() -> None:
+    await prepare_all(appended_files.pending())
     async with asyncio.timeout(EXIT_SECONDS):
         await flush_all(appended_files.pending())
 

@@ -124,6 +124,9 @@ class S3Committer(Committer):
         if self._object is not None:
             self._object = replace(self._object, content=None)
 
+    async def prepare(self) -> None:
+        await self._client.prepare(self._url)
+
     async def learn(self) -> Base:
         if self._object is None:
             self._know(await self._look())
