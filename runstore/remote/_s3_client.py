@@ -26,6 +26,8 @@ __all__ = ["Got", "S3Client", "clients"]
 # How long an operation goes on trying. An endpoint that never answered is likely a wrong one.
 BUDGET_SECONDS = 20.0
 FIRST_BUDGET_SECONDS = 2.0
+# What botocore waits by default, 60 s each, is longer than the whole budget.
+TIMEOUTS = {"connect_timeout": 5.0, "read_timeout": 20.0}
 # The default of botocore, 10, makes 50 polls at once wait for each other.
 CONNECTIONS = 64
 SHORTEST_SECRET = 4
@@ -113,6 +115,17 @@ class S3Client:
                     self._filesystem = filesystem
         return await self._filesystem.set_session()
 
+    async def prepare(self, url: str) -> None:
+        """Make the client, without a request.
+
+        Raises:
+            RunStoreError: It cannot be made.
+        """
+        try:
+            await self.connect()
+        except Exception as error:
+            raise remote_error(error, self.target(url)) from error
+
     def _make_filesystem(self, loop: asyncio.AbstractEventLoop) -> Any:
         """An s3fs filesystem of our own, with all that blocks done here, in a thread."""
         import s3fs  # noqa: PLC0415  `import runstore` stays light
@@ -121,7 +134,7 @@ class S3Client:
         _redaction.secrets |= self.secrets
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_redaction)
-        config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
+        config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}, **TIMEOUTS}
         options = self._options | {"config_kwargs": config | (self._options.get("config_kwargs") or {})}
         filesystem = s3fs.S3FileSystem(
             asynchronous=True, loop=loop, skip_instance_cache=True, use_listings_cache=False, **options
