@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from functools import partial
+from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from runstore.errors import InvalidInputError
+from runstore.errors import InvalidInputError, RunStoreError
 from runstore.remote._appended import FLUSH_SECONDS, AppendedFile, appended_files, flush_all
 from runstore.remote._exit import deliver_at_exit
 from runstore.remote._open import Source, open_files
@@ -274,6 +276,18 @@ class FsspecStorage(Storage):
         finally:
             await on_io_loop(finish, self._release)
 
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _in_the_shadow_of(error):
+            await self.aclose()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _in_the_shadow_of(error):
+            self.close()
+
     async def _release(self) -> None:
         if not self._files.appends:
             for file in await self._appended_below(""):
@@ -296,6 +310,17 @@ class S3Storage(FsspecStorage):
         if not isinstance(self._files, S3Files):
             msg = f"{self.url()} is not in S3: use FsspecStorage"
             raise InvalidInputError(msg)
+
+
+@contextlib.contextmanager
+def _in_the_shadow_of(error: BaseException | None) -> Iterator[None]:
+    """Let a failure add to the exception that is under way, if there is one, not hide it."""
+    try:
+        yield
+    except RunStoreError as failure:
+        if error is None:
+            raise
+        error.add_note(f"Besides, closing the storage failed: {failure}")
 
 
 def _bytes(path: str, data: bytes) -> bytes:
