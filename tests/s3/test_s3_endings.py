@@ -1,5 +1,6 @@
 """However a process ends, what it appended is in the bucket: at once, or after the next start."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.s3.place import Place
+from tests.s3.proxy import FaultProxy
 from tests.s3.server import S3Server
 from tests.scripts import start, write_script
 
@@ -44,12 +46,15 @@ async def main():
 if ending.startswith("async"):
     asyncio.run(main())
 elif ending in {"with", "raise inside", "sys.exit inside"}:
-    with storage:
-        write()
-        if ending == "raise inside":
-            raise KeyError("the original")
-        if ending == "sys.exit inside":
-            sys.exit(3)
+    try:
+        with storage:
+            write()
+            if ending == "raise inside":
+                raise KeyError("the original")
+            if ending == "sys.exit inside":
+                sys.exit(3)
+    finally:
+        print(time.time(), flush=True)
     os._exit(0)
 else:
     store = write()
@@ -80,13 +85,19 @@ def place(s3_server: S3Server, s3_prefix: str, spool_folder: Path) -> Place:
     return Place(s3_server, s3_prefix, s3_server.endpoint, spool_folder)
 
 
+@pytest.fixture
+def behind(place: Place, proxy: FaultProxy) -> Place:
+    """The same place, reached through the proxy."""
+    return dataclasses.replace(place, endpoint=proxy.endpoint)
+
+
 def started(tmp_path: Path, place: Place, ending: str) -> subprocess.Popen[str]:
     script = write_script(tmp_path, WRITER)
     return start(script, place.uri, json.dumps(place.options()), ending, options=DEV)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, float]:
-    """What a writer said on standard error, and the seconds from its last append to its end."""
+    """What a writer said on standard error, and the seconds from the end of its work to its own."""
     with process:
         out, error = process.communicate(timeout=50)
     done = time.time()
@@ -170,3 +181,47 @@ def test_a02_a_checkpoint_is_in_the_bucket_when_its_call_returns(place: Place, t
     error, _ = ended(process)
     assert (process.returncode, error) == (9, "")
     assert place.records("checkpoints.jsonl") == [{"name": "000009", "batch": 9}]
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit", 3), ("raise inside", 1)])
+def test_e04_b08_without_an_endpoint_a_process_ends_soon_and_says_what_it_kept(
+    behind: Place, proxy: FaultProxy, tmp_path: Path, ending: str, code: int
+) -> None:
+    """Its own exit code and exception, within 5 s; what stayed, where and why; then it is delivered."""
+    proxy.stop()
+    process = started(tmp_path, behind, ending)
+    error, seconds = ended(process)
+    assert process.returncode == code
+    assert seconds < LONGEST_EXIT
+    kept = error.splitlines()[-1]
+    assert kept.startswith(f"SpoolKeptWarning: appends to {behind.uri}/metrics.jsonl could not be delivered")
+    assert str(behind.spooled()[0].parent) in kept
+    assert f"No answer from {behind.endpoint}" in kept
+    lines = error.splitlines()[:-1]
+    if ending == "raise inside":
+        assert lines[-2] == "KeyError: 'the original'"
+        assert lines[-1].startswith("Besides, closing the storage failed: ")
+        assert error.count("Traceback") == 1
+    else:
+        assert lines == []
+    proxy.start()
+    assert [row["step"] for row in behind.run().read_metrics()] == list(range(RECORDS))
+    assert behind.steps() == list(range(RECORDS))
+    assert behind.spooled() == []
+
+
+def test_e04_an_endpoint_that_hangs_does_not_hold_up_the_end(
+    behind: Place, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """A server that says nothing to the upload is waited for 3 s; whether it acted is found out later."""
+    upload = proxy.fail("hang", operation="PutObject", key=behind.key())
+    process = started(tmp_path, behind, "end")
+    error, seconds = ended(process)
+    assert process.returncode == 0
+    assert 3 <= seconds < LONGEST_EXIT
+    assert upload.hits == 1
+    (kept,) = error.splitlines()
+    assert kept.startswith(f"SpoolKeptWarning: appends to {behind.uri}/metrics.jsonl could not be delivered")
+    proxy.heal()  # what hung goes on, with nobody waiting for it
+    assert [row["step"] for row in behind.run().read_metrics()] == list(range(RECORDS))
+    assert behind.steps() == list(range(RECORDS))
