@@ -86,7 +86,12 @@ class Segment:
 
 
 def _frame(kind: int, data: bytes) -> bytes:
-    return _HEADER.pack(kind, len(data), zlib.crc32(data)) + data
+    return _HEADER.pack(kind, len(data), _checksum(data)) + data
+
+
+def _checksum(data: bytes) -> int:
+    """Begun with anything but 0: zeros, which a power cut can leave at the end of a file, never check out."""
+    return zlib.crc32(data, 1)
 
 
 def encode_appends(appends: Iterable[tuple[bytes, bool]]) -> bytes:
@@ -107,7 +112,7 @@ def read_segment(file: Sealed, data: bytes) -> Segment:
     while len(data) - offset >= _HEADER.size:
         kind, length, checksum = _HEADER.unpack_from(data, offset)
         body = data[offset + _HEADER.size : offset + _HEADER.size + length]
-        if len(body) < length or zlib.crc32(body) != checksum or kind not in {_PLAIN, _APART, _NOTE}:
+        if len(body) < length or _checksum(body) != checksum or kind not in {_PLAIN, _APART, _NOTE}:
             break
         if kind == _NOTE:
             notes.append(json.loads(body))
