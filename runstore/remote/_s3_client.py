@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from runstore.errors import BucketWarning, NotFoundError, RunStoreError, StorageIOError
@@ -23,11 +23,11 @@ from runstore.storage._bridge import in_thread, on_fork
 
 __all__ = ["Got", "S3Client", "clients"]
 
+T = TypeVar("T")
+
 # How long an operation goes on trying. An endpoint that never answered is likely a wrong one.
 BUDGET_SECONDS = 20.0
 FIRST_BUDGET_SECONDS = 2.0
-# What botocore waits by default, 60 s each, is longer than the whole budget.
-TIMEOUTS = {"connect_timeout": 5.0, "read_timeout": 20.0}
 # The default of botocore, 10, makes 50 polls at once wait for each other.
 CONNECTIONS = 64
 SHORTEST_SECRET = 4
@@ -134,14 +134,14 @@ class S3Client:
         _redaction.secrets |= self.secrets
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_redaction)
-        config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}, **TIMEOUTS}
+        config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
         options = self._options | {"config_kwargs": config | (self._options.get("config_kwargs") or {})}
         filesystem = s3fs.S3FileSystem(
             asynchronous=True, loop=loop, skip_instance_cache=True, use_listings_cache=False, **options
         )
         if filesystem.session is None:
             filesystem.session = AioSession(**filesystem.kwargs)
-            _warm_up(filesystem.session, anonymous=filesystem.anon or bool(filesystem.key))
+            _warm_up(filesystem.session, credentials=not _has_its_own(filesystem))
         return filesystem
 
     # ---- requests
@@ -271,11 +271,20 @@ def _method(client: Any, operation: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", getattr(client, name))
 
 
-def _warm_up(session: Any, *, anonymous: bool) -> None:
+def _has_its_own(filesystem: Any) -> bool:
+    """Whether a filesystem needs no credentials from its session."""
+    from botocore import UNSIGNED  # noqa: PLC0415
+
+    unsigned = filesystem.anon or filesystem.config_kwargs.get("signature_version") is UNSIGNED
+    return bool(unsigned or filesystem.key or filesystem.client_kwargs.get("aws_access_key_id"))
+
+
+def _warm_up(session: Any, *, credentials: bool) -> None:
     """Have all files read that making a client needs, so that it does not block the loop.
 
     A client of botocore's own, over the same loader, reads what one of aiobotocore does.
     """
+    from botocore.exceptions import NoCredentialsError  # noqa: PLC0415
     from botocore.session import Session  # noqa: PLC0415
 
     plain = Session()
@@ -287,8 +296,24 @@ def _warm_up(session: Any, *, anonymous: bool) -> None:
         aws_secret_access_key="none",  # noqa: S106
     ).close()
     _ = session.full_config
-    if not anonymous:
-        asyncio.run(session.get_credentials())
+    # What is not found is looked for anew by each client.
+    if credentials and _finished(session.get_credentials) is None:
+        raise NoCredentialsError
+
+
+def _finished(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of a coroutine: in this thread, with an event loop of its own only where it needs one."""
+    coroutine = call()
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    except RuntimeError:  # no running event loop
+        pass
+    else:
+        coroutine.close()
+    return asyncio.run(call())
 
 
 class _Clients:
