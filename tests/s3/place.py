@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from runstore import S3Storage, TrainingRunStore, storage_from_uri
+from runstore.remote._appended import appended_files
 from tests.s3.server import S3Server
 
-__all__ = ["METRICS", "Place"]
+__all__ = ["METRICS", "Place", "forget_pending"]
 
 METRICS = "metrics.jsonl"
 
@@ -64,3 +65,11 @@ class Place:
     def spooled(self) -> list[Path]:
         """Give the files of appends that wait on the disk."""
         return sorted(self.spool.rglob("*.segment"))
+
+
+def forget_pending() -> None:
+    """Let go of what waits to be delivered, as the end of a process does: the files stay, unlocked.
+
+    Only where nothing is delivered in the background meanwhile, as with the storages of a `Place`.
+    """
+    appended_files.after_fork()
