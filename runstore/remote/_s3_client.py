@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
@@ -15,9 +14,9 @@ from runstore.remote._errors import (
     error_code,
     remote_error,
     warn,
-    without_secrets,
     without_userinfo,
 )
+from runstore.remote._redaction import blot_out, secrets_among, secrets_in
 from runstore.remote._retry import Attempts
 from runstore.storage._bridge import in_thread, on_fork
 
@@ -30,11 +29,6 @@ BUDGET_SECONDS = 20.0
 FIRST_BUDGET_SECONDS = 2.0
 # The default of botocore, 10, makes 50 polls at once wait for each other.
 CONNECTIONS = 64
-SHORTEST_SECRET = 4
-_SECRET_OPTIONS = ("key", "secret", "token", "username", "password")
-_SECRET_CLIENT_OPTIONS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-# These write requests with their headers, where credentials are, at level DEBUG.
-_LOGGERS = ("botocore.auth", "botocore.endpoint", "botocore.hooks", "botocore.httpchecksum", "s3fs", "fsspec")
 
 
 class Got(NamedTuple):
@@ -44,35 +38,12 @@ class Got(NamedTuple):
     answer: dict[str, Any]
 
 
-class _Redaction(logging.Filter):
-    """Blots credentials out of what the libraries below log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.secrets: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if self.secrets:
-            text = record.getMessage()
-            blotted = without_secrets(text, self.secrets)
-            if blotted != text:
-                record.msg, record.args = blotted, ()
-        return True
-
-
-_redaction = _Redaction()
-
-
 class S3Client:
     """Requests with retries, their errors turned into those of this package."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
-        inner = options.get("client_kwargs") or {}
-        given = [options.get(name) for name in _SECRET_OPTIONS]
-        given += [inner.get(name) for name in _SECRET_CLIENT_OPTIONS]
-        # Shorter ones are examples, and would blot out half of every text.
-        self.secrets = frozenset(str(secret) for secret in given if len(str(secret or "")) >= SHORTEST_SECRET)
+        self.secrets = secrets_in(options)
         self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._filesystem: Any = None
         self._connecting = asyncio.Lock()
@@ -126,14 +97,22 @@ class S3Client:
         except Exception as error:
             raise remote_error(error, self.target(url)) from error
 
+    async def _learn_secrets(self) -> None:
+        """Learn credentials that are not among the options, and may change."""
+        if _has_its_own(self._filesystem):
+            return
+        credentials = await self._filesystem.session.get_credentials()
+        secrets = secrets_among(await credentials.get_frozen_credentials() if credentials else ())
+        if not secrets <= self.secrets:
+            self.secrets |= secrets
+            blot_out(self.secrets)
+
     def _make_filesystem(self, loop: asyncio.AbstractEventLoop) -> Any:
         """An s3fs filesystem of our own, with all that blocks done here, in a thread."""
         import s3fs  # noqa: PLC0415  `import runstore` stays light
         from aiobotocore.session import AioSession  # noqa: PLC0415
 
-        _redaction.secrets |= self.secrets
-        for name in _LOGGERS:
-            logging.getLogger(name).addFilter(_redaction)
+        blot_out(self.secrets)
         config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
         options = self._options | {"config_kwargs": config | (self._options.get("config_kwargs") or {})}
         filesystem = s3fs.S3FileSystem(
@@ -196,6 +175,7 @@ class S3Client:
     async def _once(self, operation: str, url: str, parameters: dict[str, Any], *, read: bool) -> Got:
         try:
             client = await self.connect()
+            await self._learn_secrets()
             method = _method(client, operation)
             answer: dict[str, Any] = await method(**self._parameters(client, operation, parameters))
             self._answered = True

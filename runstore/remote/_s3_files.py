@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Hashable, Mapping
 from functools import cached_property
@@ -43,7 +44,8 @@ class S3Files(RemoteFiles):
 
     @cached_property
     def _identity(self) -> str:
-        return json.dumps(self._options, sort_keys=True, default=repr)
+        # Only a digest: credentials are among the options.
+        return hashlib.sha256(json.dumps(self._options, sort_keys=True, default=repr).encode()).hexdigest()
 
     def identity(self) -> Hashable:
         return ("s3", self._bucket, self._identity)
