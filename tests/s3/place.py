@@ -1,6 +1,8 @@
 """One test's place in the bucket, seen through the package and around it."""
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from runstore import S3Storage, TrainingRunStore, storage_from_uri
 from runstore.remote._appended import appended_files
 from tests.s3.server import S3Server
 
-__all__ = ["METRICS", "Place", "forget_pending"]
+__all__ = ["METRICS", "Place", "forget_pending", "until"]
 
 METRICS = "metrics.jsonl"
 
@@ -73,3 +75,11 @@ def forget_pending() -> None:
     Only where nothing is delivered in the background meanwhile, as with the storages of a `Place`.
     """
     appended_files.after_fork()
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 10) -> None:
+    """Wait for what gives no event; `what` says what is wrong if it does not come."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.01)
