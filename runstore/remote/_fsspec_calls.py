@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from runstore.storage._bridge import in_thread, on_fork
+from runstore.storage._bridge import call_on_io_loop, in_thread, on_fork
 
 __all__ = ["Filesystem", "filesystems"]
 
 T = TypeVar("T")
+
+EXIT_SECONDS = 1.0
 
 
 class Filesystem:
@@ -34,11 +39,17 @@ class Filesystem:
         """Keep connections open until this holder, and all others, have released them or are gone."""
         self._holders.add(holder)
 
-    def release(self, holder: object) -> None:
-        """Let go of what was made here when nobody else holds it; its finalizer closes connections."""
+    async def release(self, holder: object) -> None:
+        """Let go of what was made here when nobody else holds it."""
         self._holders.discard(holder)
         if not self._holders and not self._given:
-            self._made = None
+            await self.close()
+
+    async def close(self) -> None:
+        """Let go of what was made here; its connections are closed."""
+        made, self._made = self._made, None
+        if made is not None and self._kind.async_impl:
+            await _finalize(made)
 
     async def call(self, name: str, key: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method for a file."""
@@ -61,12 +72,35 @@ class Filesystem:
         async with self._making:
             if self._made is None:
                 self._made = await in_thread(self._make_for, asyncio.get_running_loop())
+                filesystems.close_at_exit()
             return self._made
 
     def _make_for(self, loop: asyncio.AbstractEventLoop) -> Any:
         return self._kind(
             asynchronous=True, loop=loop, skip_instance_cache=True, use_listings_cache=False, **self._options
         )
+
+
+async def _finalize(filesystem: Any) -> None:
+    """Close the connections of an asynchronous filesystem, for which fsspec has no method."""
+    session = getattr(filesystem, "_session", None)  # aiohttp's, of http and of gcsfs
+    if inspect.iscoroutinefunction(getattr(session, "close", None)):
+        await session.close()
+    for close, arguments in _left_to_exit(filesystem):
+        with contextlib.suppress(Exception):
+            await close(*arguments)
+
+
+def _left_to_exit(filesystem: Any) -> Iterator[tuple[Callable[..., Awaitable[None]], list[Any]]]:
+    """What a filesystem (adlfs's, say) wants `sync` to do at exit, where it fails without its loop."""
+    from fsspec.asyn import sync  # noqa: PLC0415  `import runstore` stays light
+
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001  there is no public way
+        found = finalizer.peek()
+        if found and found[0] is filesystem and found[1] is sync:
+            finalizer.detach()
+            _loop, close, *arguments = found[2]
+            yield close, arguments
 
 
 class _Filesystems:
@@ -83,6 +117,24 @@ class _Filesystems:
         self._left += self._by_identity.values()
         self._by_identity = weakref.WeakValueDictionary()
         self._locks: dict[Hashable, threading.Lock] = {}
+        self._closes_at_exit = False
+
+    def close_at_exit(self) -> None:
+        """See to it that asynchronous filesystems are closed while their loop runs.
+
+        To be called when one was made: its own callbacks at exit then come after.
+        """
+        if not self._closes_at_exit:
+            self._closes_at_exit = True
+            atexit.register(self._close_all_at_exit)
+
+    def _close_all_at_exit(self) -> None:
+        with contextlib.suppress(Exception):
+            call_on_io_loop(asyncio.wait_for, self._close_all(), EXIT_SECONDS)
+
+    async def _close_all(self) -> None:
+        for filesystem in list(self._by_identity.values()):
+            await filesystem.close()
 
     def get(self, identity: Hashable, kind: Any, options: Mapping[str, Any], instance: Any) -> Filesystem:
         """The filesystem of a class and options, or the one that was handed over."""

@@ -16,10 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runstore.errors import BucketNotFoundError, NotFoundError, RunStoreError
+from runstore.errors import BucketNotFoundError, NotFoundError, RunStoreError, StorageIOError
 from runstore.remote._errors import Target, remote_error
 from runstore.remote._files import RemoteFiles
 from runstore.remote._fsspec_calls import Filesystem, filesystems
+from runstore.remote._fsspec_errors import understood
 from runstore.remote._whole_rewrite import WholeRewrite
 from runstore.storage._base import StorageListing, StorageStat
 from runstore.storage._errors import write_error
@@ -76,7 +77,7 @@ class FsspecFiles(RemoteFiles):
         self._filesystem.hold(holder)
 
     async def release(self, holder: object) -> None:
-        self._filesystem.release(holder)
+        await self._filesystem.release(holder)
 
     @property
     def _filesystem(self) -> Filesystem:
@@ -102,7 +103,8 @@ class FsspecFiles(RemoteFiles):
             raise self._making_error(error, key) from error
 
     def _error(self, error: Exception, key: str) -> RunStoreError:
-        return remote_error(error, Target(self.url(key), f"'{self._protocol}://'", self._secrets))
+        where = Target(self.url(key), f"'{self._protocol}://'", self._secrets)
+        return remote_error(understood(error), where)
 
     def _making_error(self, error: Exception, key: str) -> RunStoreError:
         if isinstance(error, OSError) and error.errno in {errno.EISDIR, errno.ENOTDIR, errno.EEXIST}:
@@ -118,8 +120,9 @@ class FsspecFiles(RemoteFiles):
         end = None if length is None else offset + length
         try:
             data: bytes = await self._call("cat_file", key, start=offset or None, end=end)
-        except RunStoreError as error:
-            if isinstance(error, FileNotFoundError) or offset < (await self._info(key))["size"]:
+        except StorageIOError:
+            stat = await self.stat(key)
+            if stat is None or offset < stat.size:
                 raise
             return b""  # at or past the end, which some filesystems take for an error
         return data
@@ -238,6 +241,8 @@ class FsspecFiles(RemoteFiles):
         try:
             found = await self._call("find", key, detail=True)
         except FileNotFoundError:
+            return {}
+        if not isinstance(found, Mapping):  # what adlfs says of a file
             return {}
         named = {path.removeprefix(key).lstrip("/"): info for path, info in found.items()}
         names = sorted(
