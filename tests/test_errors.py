@@ -140,7 +140,6 @@ TARGET = Target("s3://bucket/run/metrics.jsonl", "http://127.0.0.1:9000", frozen
     [
         ("NoSuchBucket", 404, "BucketNotFoundError", errno.ENXIO),
         ("NoSuchKey", 404, "NotFoundError", errno.ENOENT),
-        ("404", 404, "NotFoundError", errno.ENOENT),
         ("NotFound", 404, "NotFoundError", errno.ENOENT),
         ("InvalidAccessKeyId", 403, "CredentialsError", errno.EACCES),
         ("SignatureDoesNotMatch", 403, "CredentialsError", errno.EACCES),
@@ -182,6 +181,15 @@ def test_the_table_of_a_servers_answers(code: str, status: int, expected: str, n
     if number is not None:
         assert isinstance(error, OSError)
         assert (error.errno, error.filename) == (number, TARGET.url)
+
+
+def test_a_404_without_a_code_is_missing_only_in_the_answer_to_a_head() -> None:
+    """That has no body to say so in; to anything else it is the answer of what is no S3 server."""
+    assert isinstance(remote_error(answer("404", 404), TARGET, "HeadObject"), errors.NotFoundError)
+    for doing in ("GetObject", "PutObject"):
+        error = remote_error(answer("404", 404), TARGET, doing)
+        assert type(error) is errors.StorageIOError
+        assert "check the endpoint" in str(error)
 
 
 @pytest.mark.parametrize(
