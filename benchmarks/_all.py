@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import following, growth, importing, large, polling, reading, writing
+from benchmarks import (
+    bucket_reading,
+    bucket_writing,
+    following,
+    growth,
+    importing,
+    large,
+    polling,
+    reading,
+    registry,
+    writing,
+)
 from benchmarks._measure import Bench
 from benchmarks._row import Growth, Row
 
-__all__ = ["BENCHMARKS"]
+__all__ = ["BENCHMARKS", "IN_BUCKET", "Benchmark"]
 
-_LISTED: tuple[Callable[[Bench], Sequence[Row | Growth]], ...] = (
+Benchmark = Callable[[Bench], Sequence[Row | Growth]]
+
+_LISTED: tuple[Benchmark, ...] = (
     reading.nine_keys,
     reading.sixty_keys,
     reading.timing_spans,
@@ -27,11 +40,31 @@ _LISTED: tuple[Callable[[Bench], Sequence[Row | Growth]], ...] = (
     importing.importing,
     large.memory,
     large.single_rollout,
+    registry.on_disk,
     growth.of_metrics,
     growth.of_iterations,
 )
 
-BENCHMARKS: Mapping[str, Callable[[Bench], Sequence[Row | Growth]]] = {
-    f"{benchmark.__module__.rpartition('.')[2]}.{benchmark.__name__}": benchmark for benchmark in _LISTED
-}
+_LISTED_IN_BUCKET: tuple[Benchmark, ...] = (
+    bucket_reading.one_poll,
+    bucket_reading.many_polls,
+    bucket_reading.cold_read,
+    registry.in_bucket,
+    registry.in_bucket_with_iterations,
+    bucket_writing.flushes,
+    bucket_reading.sync_against_awaited,
+    bucket_writing.append,
+    bucket_writing.append_awaited,
+    bucket_writing.append_many_at_once,
+)
+
+
+def _by_name(benchmarks: Sequence[Benchmark]) -> Mapping[str, Benchmark]:
+    return {f"{each.__module__.rpartition('.')[2]}.{each.__name__}": each for each in benchmarks}
+
+
+BENCHMARKS = _by_name(_LISTED)
 """By name, such as `reading.nine_keys`."""
+
+IN_BUCKET = _by_name(_LISTED_IN_BUCKET)
+"""Those that need a bucket."""

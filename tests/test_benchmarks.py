@@ -1,22 +1,10 @@
 """The benchmarks, each run once with very little data, so that they cannot rot."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-
-
-def load_benchmarks() -> None:
-    """Import the package from its folder: the repository's root is not on sys.path."""
-    spec = importlib.util.spec_from_file_location("benchmarks", FOLDER / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
-
+from tests.bench_package import load_benchmarks
 
 load_benchmarks()
 
