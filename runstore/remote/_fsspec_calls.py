@@ -83,9 +83,10 @@ class Filesystem:
 
 async def _finalize(filesystem: Any) -> None:
     """Close the connections of an asynchronous filesystem, for which fsspec has no method."""
-    session = getattr(filesystem, "_session", None)  # aiohttp's, of http and of gcsfs
-    if inspect.iscoroutinefunction(getattr(session, "close", None)):
-        await session.close()
+    # aiohttp's, of http and of gcsfs
+    close_session = getattr(getattr(filesystem, "_session", None), "close", None)
+    if inspect.iscoroutinefunction(close_session):
+        await close_session()
     for close, arguments in _left_to_exit(filesystem):
         with contextlib.suppress(Exception):
             await close(*arguments)
