@@ -77,19 +77,18 @@ class S3Files(RemoteFiles):
     # ---- files
 
     async def read(self, key: str, offset: int, length: int | None) -> bytes:
-        url = self.url(key)
-        if length == 0:
-            await self._client.get(url, Bucket=self._bucket, Key=key, Range="bytes=0-0")
-            return b""
         where: dict[str, Any] = {"Bucket": self._bucket, "Key": key}
-        if offset or length is not None:
+        if length == 0:
+            where["Range"] = "bytes=0-0"  # whether it is there
+        elif offset or length is not None:
             where["Range"] = f"bytes={offset}-{'' if length is None else offset + length - 1}"
         try:
-            return (await self._client.get(url, **where)).data
+            data = (await self._client.get(self.url(key), **where)).data
         except StorageIOError as error:
             if error_code(error.__cause__) in {"416", "InvalidRange"}:  # at or past the end
                 return b""
             raise
+        return b"" if length == 0 else data
 
     async def write(self, key: str, data: bytes) -> None:
         where = {"Bucket": self._bucket, "Key": key}
