@@ -35,6 +35,8 @@ _APPENDING = {*_DISKS, "memory"}
 _CHANGED = ("mtime", "LastModified", "last_modified", "updated", "modified", "modify")
 _TEMP_SUFFIX = ".runstore-temp"
 _SECRET = re.compile(r"auth|connection_string|credential|key$|passw|secret|signature|token", re.IGNORECASE)
+# Of gcsfs's `token`: where to look for one.
+_NO_SECRETS = {"", "anon", "browser", "cache", "cloud", "google_default"}
 _SECRET_PARTS = re.compile(r"(AccountKey|SharedAccessSignature)=[^;]*", re.IGNORECASE)
 
 
@@ -48,7 +50,7 @@ class FsspecFiles(RemoteFiles):
         self._instance = instance
         self._process = os.getpid()
         self._held: Filesystem | None = None
-        told = json.dumps(self._options, sort_keys=True, default=repr)
+        told = _digest(json.dumps(self._options, sort_keys=True, default=repr))  # credentials may be in them
         # An instance may hold the files itself, as of `memory://`; its token tells it from others.
         self._identity = (kind, told, None if instance is None else instance._fs_token)  # noqa: SLF001  there is no public one
         self._secrets = frozenset(_secrets(self._options))
@@ -60,7 +62,7 @@ class FsspecFiles(RemoteFiles):
 
     def store(self) -> str:
         told = json.dumps(_told(self._options), sort_keys=True)
-        mark = "" if told == "{}" else f"#{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        mark = "" if told == "{}" else f"#{_digest(told)}"
         return f"{self._protocol}://{self._host}{mark}"
 
     @property
@@ -160,7 +162,7 @@ class FsspecFiles(RemoteFiles):
         except NotFoundError as error:
             if self._protocol in OBJECT_STORES:
                 msg = "The bucket or container does not exist, and none is created: check its name"
-                raise BucketNotFoundError(error.errno, msg, self.url(key)) from error
+                raise BucketNotFoundError(errno.ENXIO, msg, self.url(key)) from error
             await self._make_parent(key)
             await self._make(key, "pipe_file", key, data)
 
@@ -259,6 +261,10 @@ class FsspecFiles(RemoteFiles):
         return WholeRewrite(self, key)
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _append(filesystem: Any, key: str, data: bytes, apart: bool) -> None:
     try:
         info = filesystem.info(key)
@@ -307,7 +313,7 @@ def _secrets(options: Mapping[str, Any]) -> set[str]:
         elif isinstance(value, str) and value and _SECRET.search(name):
             found.add(value)
             found |= {part.partition("=")[2] for part in value.split(";") if _SECRET_PARTS.fullmatch(part)}
-    return found - {"", "anon"}
+    return found - _NO_SECRETS
 
 
 def _told(options: Mapping[str, Any]) -> dict[str, Any]:

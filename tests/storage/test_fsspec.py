@@ -546,20 +546,23 @@ class Buckets(AsyncObjects):
     """As Google's: writing to a bucket that is not there is "not found"."""
 
     protocol = "gs"
+    made = False
 
     async def _pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
-        if path.startswith("missing/"):
+        if not self.made:
             raise FileNotFoundError(path)
         await super()._pipe_file(path, value, **kwargs)
 
 
-def test_d05_a_missing_bucket_is_an_error_of_its_own() -> None:
+def test_d05_a_missing_bucket_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that finds no bucket says so, and none is created; appends wait until it is there."""
     storage = FsspecStorage(Buckets(), "missing/run")
     storage.append("f", b"1")
     for write in (partial(storage.write, "f", b"1"), storage.flush):
         with pytest.raises(BucketNotFoundError, match=r"none is created.*gs://missing/run/f"):
             write()
+    monkeypatch.setattr(Buckets, "made", True)
+    assert storage.read("f") == b"1"
     with pytest.raises(InvalidInputError, match="needs a bucket: gs://bucket/prefix"):
         FsspecStorage(Buckets(), "")
 
