@@ -30,10 +30,6 @@ class TestS3Storage(Remote):
     def raw_read(self, path: str) -> bytes | None:
         return self.server.get(f"{self.prefix}/{path}")
 
-    @pytest.mark.xfail(strict=True, reason="zero bytes of an empty object are an error")
-    async def test_ranges(self, colours: Colours) -> None:
-        await super().test_ranges(colours)
-
     @pytest.mark.xfail(
         strict=True, reason="SeaweedFS goes on listing folders of removed objects for minutes, as S3 does not"
     )
