@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -195,13 +195,16 @@ class FsspecStorage(Storage):
         if self._files.appends:
             await on_io_loop(finish, partial(self._append_at_once, checked, append))
             return
-        file = self._appended(await self._place(checked))
+        append_all = partial(self._append_all, checked)
         if is_inline():
-            (error,) = file.append_all([append])
+            (error,) = append_all([append])
             if error is not None:
                 raise error
-        else:
-            await queue_append(file.place, file.append_all, append)
+        else:  # nothing may be awaited before, or calls could overtake each other
+            await queue_append((self.identity(), self._key(checked)), append_all, append)
+
+    def _append_all(self, checked: str, appends: Sequence[Append]) -> Sequence[BaseException | None]:
+        return self._appended(self._find_place(checked)).append_all(appends)
 
     async def _append_at_once(self, checked: str, append: Append) -> None:
         key = self._key(checked)
@@ -218,14 +221,20 @@ class FsspecStorage(Storage):
 
     async def _place(self, checked: str) -> Place:
         place = self._places.get(checked)
+        return await in_thread(self._find_place, checked) if place is None else place
+
+    def _find_place(self, checked: str) -> Place:
+        place = self._places.get(checked)
         if place is None:
-            store = await self._store_name()
-            place = self._places[checked] = Place(store, self._key(checked))
+            place = self._places[checked] = Place(self._find_store(), self._key(checked))
         return place
 
     async def _store_name(self) -> str:
+        return await in_thread(self._find_store) if self._store is None else self._store
+
+    def _find_store(self) -> str:
         if self._store is None:
-            self._store = await in_thread(self._files.store)
+            self._store = self._files.store()
         return self._store
 
     # ---- delivering: on the I/O loop

@@ -180,6 +180,8 @@ class _Shared:
         self.operations = ThreadPool("runstore-file", OPERATION_THREADS)
         self.follower_polls = ThreadPool("runstore-poll", FOLLOWER_THREADS)
         self.io_loop: _IOLoop | None = None
+        self._until_io_loop: list[Callable[[], object]] = []  # what is to be called on it, in order
+        self._waiting = threading.Lock()
         self._hop: Callable[..., Awaitable[Any]] | None = None
 
     @property
@@ -192,10 +194,30 @@ class _Shared:
         return self._hop
 
     def enter_io_loop(self) -> _IOLoop:
+        if self.io_loop is not None:  # the lock may be held for as long as an import takes
+            return self.io_loop
         with self.lock:
             if self.io_loop is None:
-                self.io_loop = _IOLoop()
+                io_loop = _IOLoop()
+                with self._waiting:
+                    self.io_loop = io_loop
+                    for call in self._until_io_loop:
+                        io_loop.loop.call_soon_threadsafe(call)
+                    self._until_io_loop = []
             return self.io_loop
+
+    def call_soon_on_io_loop(self, call: Callable[[], object]) -> bool:
+        """Have `call()` made on the I/O loop, in the order of these calls.
+
+        Returns:
+            Whether there is that loop; else it waits for who makes it.
+        """
+        with self._waiting:
+            if self.io_loop is None:
+                self._until_io_loop.append(call)
+                return False
+            self.io_loop.loop.call_soon_threadsafe(call)
+            return True
 
 
 _shared = _Shared()
@@ -418,36 +440,44 @@ class _Visit:
     def __init__(self, caller: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> None:
         self._caller = caller
         self._call = call
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[Any] | None = None
         self.outcome: asyncio.Future[Any] = caller.create_future()
         self.over: asyncio.Future[None] = caller.create_future()
 
     def begin(self) -> None:
+        if self.outcome.done():  # the caller has given up
+            self._call_back(self.over.set_result, None)
+            return
         self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(self._report)
+
+    async def _run(self) -> Any:
+        return await self._call()
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
-        result, error = None, None
-        try:
-            result = await self._call()
-        except BaseException as raised:  # noqa: BLE001  whatever it was, it belongs to the caller
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the caller's loop was closed meanwhile
-            self._caller.call_soon_threadsafe(self._deliver, result, error)
+    def _report(self, task: asyncio.Future[Any]) -> None:
+        # Of a task that was cancelled before its first step no line runs, but this does.
+        if not task.cancelled():
+            task.exception()  # marked as seen: whatever it was, it belongs to the caller
+        self._call_back(self._deliver, task)
 
-    def _deliver(self, result: object, error: BaseException | None) -> None:
+    def _call_back(self, function: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the caller's loop was closed meanwhile
+            self._caller.call_soon_threadsafe(function, *args)
+
+    def _deliver(self, task: asyncio.Future[Any]) -> None:
         self.over.set_result(None)
         if self.outcome.cancelled():
             return
-        if isinstance(error, asyncio.CancelledError):
+        if task.cancelled():
             self.outcome.cancel()
-        elif error is not None:
+        elif (error := task.exception()) is not None:
             self.outcome.set_exception(error)
         else:
-            self.outcome.set_result(result)
+            self.outcome.set_result(task.result())
 
 
 async def on_io_loop(function: Callable[..., Awaitable[T]], /, *args: Any) -> T:
@@ -458,17 +488,21 @@ async def on_io_loop(function: Callable[..., Awaitable[T]], /, *args: Any) -> T:
     if _mode.inline:
         return call_on_io_loop(function, *args)
     caller = running_loop()
-    if _shared.io_loop is None:
-        await in_thread(_shared.enter_io_loop)
-    io_loop = _shared.enter_io_loop()
-    if io_loop.loop is caller:
+    shared = _shared
+    if shared.io_loop is not None and shared.io_loop.loop is caller:
         return await function(*args)
     visit = _Visit(caller, functools.partial(function, *args))
-    io_loop.loop.call_soon_threadsafe(visit.begin)
+    there = shared.call_soon_on_io_loop(visit.begin)
     try:
+        if not there:
+            await in_thread(shared.enter_io_loop)
         result: T = await visit.outcome
     except asyncio.CancelledError:
-        io_loop.loop.call_soon_threadsafe(visit.cancel)
+        if not shared.call_soon_on_io_loop(visit.cancel):
+            await settle(asyncio.ensure_future(in_thread(shared.enter_io_loop)))
         await settle(visit.over)
+        raise
+    except BaseException:
+        visit.outcome.cancel()  # where there is no loop, a later one must not begin it
         raise
     return result

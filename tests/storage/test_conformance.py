@@ -22,26 +22,6 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNSTORE_SPOOL_DIR", str(tmp_path / "spool"))
 
 
-class Remote(StorageConformance):
-    """What is not so yet where calls go to the I/O loop."""
-
-    @pytest.mark.xfail(run=False, reason="a call cancelled before its first step there never ends")
-    async def test_a_cancelled_write_never_lands_after_its_successor(self, storage: Storage) -> None:
-        await super().test_a_cancelled_write_never_lands_after_its_successor(storage)
-
-    @pytest.mark.xfail(run=False, reason="appends that find no I/O loop, or no name yet, overtake each other")
-    async def test_appends_of_one_loop_land_in_call_order(self, storage: Storage) -> None:
-        await super().test_appends_of_one_loop_land_in_call_order(storage)
-
-    @pytest.mark.xfail(run=False, reason="appends that find no I/O loop, or no name yet, overtake each other")
-    def test_two_loops_at_once(self, storage: Storage) -> None:
-        super().test_two_loops_at_once(storage)
-
-    @pytest.mark.xfail(run=False, reason="appends that find no I/O loop, or no name yet, overtake each other")
-    async def test_a_cancelled_append_is_whole_or_absent(self, storage: Storage) -> None:
-        await super().test_a_cancelled_append_is_whole_or_absent(storage)
-
-
 class InFolder(StorageConformance):
     """Raw access for storages whose files are those of a folder."""
 
@@ -105,7 +85,7 @@ class TestAsyncOnlyStorage(StorageConformance):
         super().test_a_pickled_copy_works_in_another_process(storage)
 
 
-class TestFsspecFile(Remote, InFolder):
+class TestFsspecFile(InFolder):
     """Files of `file://`, which are appended to at once."""
 
     def make_storage(self, folder: Path) -> Storage:
@@ -113,7 +93,7 @@ class TestFsspecFile(Remote, InFolder):
         return FsspecStorage("file", str(folder))
 
 
-class TestFsspecWholeFiles(Remote, InFolder):
+class TestFsspecWholeFiles(InFolder):
     """Files in real folders that can only be written whole: appends are spooled."""
 
     import_paths = (REPOSITORY,)
@@ -123,7 +103,7 @@ class TestFsspecWholeFiles(Remote, InFolder):
         return FsspecStorage(WholeFilesOnDisk(), str(folder))
 
 
-class InMemory(Remote):
+class InMemory(StorageConformance):
     """Raw access to filesystems whose files are in the memory of one process."""
 
     import_paths = (REPOSITORY,)
