@@ -349,7 +349,7 @@ class _Follow:
     async def _catch_up(self, poller: _Poller, head: _Head) -> Batch | None:
         """Read from this follower's own position towards the poller's."""
         position = self._position or Position()
-        if _same_place(position, head.position):
+        if position.is_at(head.position):
             self._taken = head.count
             return self._batch([]) if self._reset else None
         most = max(CATCH_UP_SIZE, self.storage.fetch_size // 4)
@@ -374,11 +374,6 @@ class _Follow:
     def _batch(self, records: list[Record]) -> Batch:
         reset, self._reset = self._reset, False
         return Batch(records, (self._position or Position()).cursor(), reset)
-
-
-def _same_place(one: Position, other: Position) -> bool:
-    anchors = (one.anchor, other.anchor)
-    return one.offset == other.offset and (anchors[0].endswith(anchors[1]) or anchors[1].endswith(anchors[0]))
 
 
 class AsyncFollower:

@@ -46,6 +46,11 @@ class Position(NamedTuple):
             return self.anchor
         return (self.anchor + self.tail[-ANCHOR_SIZE:])[-ANCHOR_SIZE:]
 
+    def is_at(self, other: Position) -> bool:
+        """Whether both are the same place of the same file."""
+        one, two = self.anchor, other.anchor
+        return self.offset == other.offset and (one.endswith(two) or two.endswith(one))
+
     def advance(self, consumed: bytes, lines: int, tail: bytes) -> Position:
         """The position after `consumed`, which follows `offset` and holds `lines` newlines."""
         anchor = (

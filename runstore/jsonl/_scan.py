@@ -84,20 +84,20 @@ class ReadAhead:
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self._path = path
-        self._offset = -1
+        self._after = Position()
         self._task: asyncio.Task[Fetched] | None = None
 
     def begin(self, position: Position, fetched: Fetched) -> None:
         """Begin with what follows the last whole line of what was fetched after a position."""
         end = fetched.data.rfind(b"\n", fetched.start) + 1
         if end:
-            self._offset = position.fetched + end - fetched.start
-            after = Position(self._offset, fetched.data[max(end - ANCHOR_SIZE, 0) : end])
-            self._task = asyncio.ensure_future(fetch(self._storage, self._path, after))
+            offset = position.fetched + end - fetched.start
+            self._after = Position(offset, fetched.data[max(end - ANCHOR_SIZE, 0) : end])
+            self._task = asyncio.ensure_future(fetch(self._storage, self._path, self._after))
 
     async def fetch(self, position: Position) -> Fetched:
         """What follows a position: what was begun, if it was for that one."""
-        if self._task is not None and (position.offset, position.tail) == (self._offset, b""):
+        if self._task is not None and not position.tail and position.is_at(self._after):
             task, self._task = self._task, None
             return await task
         await self.close()

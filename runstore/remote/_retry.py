@@ -39,7 +39,8 @@ class Attempts:
             RunStoreError: `error`, when another attempt cannot help or the budget is spent.
         """
         pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
-        pause = max(pause * random.uniform(0.5, 1.0), retry_after(error))  # noqa: S311  no secret
+        asked = min(retry_after(error), LONGEST_PAUSE)
+        pause = max(pause * random.uniform(0.5, 1.0), asked)  # noqa: S311  no secret
         self._failures += 1
         if not isinstance(error, UnavailableError) or self._spent + pause > self._seconds:
             raise error
