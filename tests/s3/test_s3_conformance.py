@@ -6,12 +6,11 @@ from uuid import uuid4
 import pytest
 
 from runstore import S3Storage, Storage
-from runstore.testing import Colours, _names
+from runstore.testing import Colours, StorageConformance, _names
 from tests.s3.server import PREFIX, S3Server
-from tests.storage.test_conformance import Remote
 
 
-class TestS3Storage(Remote):
+class TestS3Storage(StorageConformance):
     """A prefix of a bucket; what is raw goes around the package."""
 
     server: S3Server
