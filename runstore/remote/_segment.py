@@ -11,9 +11,10 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = [
+    "UNKNOWN",
     "Base",
     "Frame",
     "Sealed",
@@ -43,6 +44,10 @@ class Base(NamedTuple):
     generation: str
     """Changes with every write of the whole object, not with appends; empty where another tool made it."""
     size: int
+
+
+UNKNOWN = Base("", 0)
+"""What every object can have come from."""
 
 
 class Upload(NamedTuple):
@@ -107,7 +112,7 @@ def encode_note(note: Base | Upload) -> bytes:
 def read_segment(file: Sealed, data: bytes) -> Segment:
     """The segment that a file holds, up to the first frame that does not check out."""
     frames: list[Frame] = []
-    notes: list[dict[str, Any]] = []
+    notes: list[Base | Upload | None] = []
     offset = 0
     while len(data) - offset >= _HEADER.size:
         kind, length, checksum = _HEADER.unpack_from(data, offset)
@@ -115,13 +120,26 @@ def read_segment(file: Sealed, data: bytes) -> Segment:
         if len(body) < length or _checksum(body) != checksum or kind not in {_PLAIN, _APART, _NOTE}:
             break
         if kind == _NOTE:
-            notes.append(json.loads(body))
+            notes.append(_read_note(body))
         else:
             frames.append(Frame(body, kind == _APART))
         offset += _HEADER.size + length
-    bases = [Base(**note) for note in notes if note.keys() == set(Base._fields)]
-    uploads = [note["upload_id"] for note in notes if note.keys() == set(Upload._fields)]
+    bases = [note for note in notes if isinstance(note, Base)]
+    uploads = [note.upload_id for note in notes if isinstance(note, Upload)]
     return Segment(file, frames, bases[-1] if bases else None, uploads)
+
+
+def _read_note(body: bytes) -> Base | Upload | None:
+    """A note, `None` for one of another version's."""
+    try:
+        match json.loads(body):
+            case {"generation": str(generation), "size": int(size)}:
+                return Base(generation, size)
+            case {"upload_id": str(upload_id)}:
+                return Upload(upload_id)
+    except ValueError:
+        pass
+    return None
 
 
 def joined(segments: Sequence[Segment], last: bytes) -> bytes:

@@ -12,6 +12,7 @@ dead owner left can be told from what had arrived, by any process that finds the
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from runstore.errors import RunStoreError, SpoolKeptWarning
 from runstore.remote._errors import warn
 from runstore.remote._segment import (
+    UNKNOWN,
     Base,
     Sealed,
     Segment,
@@ -44,6 +46,7 @@ __all__ = ["Place", "Spool", "spool_folder", "spooled_keys"]
 
 VARIABLE = "RUNSTORE_SPOOL_DIR"
 # A commit takes so much at a time; what waited longer for its server takes several.
+MOST_TRIES = 100
 SEGMENT_SIZE = 32 * 1024 * 1024
 
 
@@ -128,7 +131,9 @@ class Spool:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._lock = threading.Lock()
-        self._own: _Lock | None = None
+        # One name for the process's life: the object's metadata has room for the marks of 64.
+        self._owner = secrets.token_urlsafe(8)
+        self._own: _Lock | None = None  # held while something is pending
         self._open = -1
         self._open_size = 0
         self._number = 0
@@ -179,34 +184,35 @@ class Spool:
     def _begin(self) -> None:
         with no_fork():
             if self._own is None or not os.fstat(self._own.descriptor).st_nlink:
-                self._new_owner()
-            path = self._segment_path(self._number + 1)
+                self._lock_own()
+            self._number += 1  # before: an interrupt after the file is made must not meet it again
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._open = os.open(path, flags, 0o600)
-        self._number += 1
+            self._open = os.open(self._segment_path(self._number), flags, 0o600)
         if self._base is not None:
             self._write_note(self._base)
 
-    def _new_owner(self) -> None:
-        """Lock a lock file: the first one, or another when somebody removed it."""
+    def _lock_own(self) -> None:
+        """Make the lock file: for the first pending append, or when somebody removed it."""
         if self._own is not None:
             os.close(self._own.descriptor)
-        self._own, self._number = _new_lock(self.place), 0
+            self._own = None
+        self._own = _new_lock(self.place, self._owner)
+
+    def _release_own(self) -> None:
+        """Remove the lock file, and with it two of few descriptors, when nothing is pending."""
+        if self._own is not None and self._open < 0 and not self._sealed:
+            own, self._own = self._own, None
+            own.release()
 
     def _segment_path(self, number: int) -> str:
-        return f"{self._lock_stem}.{number:06d}.segment"
-
-    @property
-    def _lock_stem(self) -> str:
-        assert self._own is not None  # noqa: S101  for the type checker: segments come after their lock
-        return self._own.path.removesuffix(".lock")
+        return str(self.place.folder / f"{self._owner}.{number:06d}.segment")
 
     def _discard(self) -> None:
         """Drop an open segment that nothing could be written to."""
         os.close(self._open)
         self._open, self._open_size = -1, 0
         os.unlink(self._segment_path(self._number))
-        self._number -= 1
+        self._release_own()
 
     def _write_note(self, note: Base | Upload) -> None:
         data = encode_note(note)
@@ -217,9 +223,9 @@ class Spool:
         """Note what the appends from here on are made to, `None` when that is not known."""
         with self._lock:
             known, self._base = self._base, base
-            if self._open >= 0 and base is not None and known != base:
+            if self._open >= 0 and known != base:
                 with contextlib.suppress(OSError):  # a full disk: this one goes without
-                    self._write_note(base)
+                    self._write_note(base or UNKNOWN)
 
     def note_upload(self, segment: Segment, upload_id: str) -> None:
         """Note a multipart upload before its first part is sent."""
@@ -229,8 +235,7 @@ class Spool:
     def _seal(self) -> None:
         if self._open < 0:
             return
-        assert self._own is not None  # noqa: S101  for the type checker: segments come after their lock
-        file = Sealed(self._own.owner, self._number, self._segment_path(self._number), abandoned=False)
+        file = Sealed(self._owner, self._number, self._segment_path(self._number), abandoned=False)
         if not os.fstat(self._open).st_nlink:  # somebody cleared the folder
             self.place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             Path(file.path).write_bytes(os.pread(self._open, self._open_size, 0))
@@ -288,6 +293,7 @@ class Spool:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(segment.file.path)
                 self._forget(segment.file)
+            self._release_own()
 
     def set_aside(self, segment: Segment) -> Path:
         """Keep the bytes of a segment that must not be appended any more, in a file for people.
@@ -316,11 +322,10 @@ class Spool:
                 lock.release()
 
     def close(self) -> None:
-        """Remove the lock file if nothing is pending; a later append makes a new spool."""
+        """Leave no trace when nothing is pending; a later append begins anew."""
         with self._lock:
-            if self._own is not None and not self.pending:
-                self._own.release()
-                self._own, self._number = None, 0
+            if not self.pending:
+                self._release_own()
                 with contextlib.suppress(OSError):
                     self.place.folder.rmdir()
 
@@ -343,18 +348,27 @@ def _write_whole(descriptor: int, data: bytes, size: int) -> None:
         raise
 
 
-def _new_lock(place: Place) -> _Lock:
-    """A lock file of a new owner, locked."""
+def _new_lock(place: Place, owner: str) -> _Lock:
+    """The lock file of an owner, made and locked."""
     machine, boot = _machine()
-    while True:
-        place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = secrets.token_urlsafe(8)
-        path = str(place.folder / f"{owner}.lock")
-        descriptor = _take(path, os.O_CREAT | os.O_EXCL)
-        if descriptor is not None:  # else another process took it for an abandoned one, and removed it
-            header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
-            os.write(descriptor, json.dumps(place._asdict() | header).encode())
-            return _Lock(owner, path, descriptor)
+    header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
+    path = str(place.folder / f"{owner}.lock")
+    for _ in range(MOST_TRIES):
+        # Others may remove the empty folder, or take the file for an abandoned one, in between.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = _take(path, os.O_CREAT)
+            if descriptor is not None:
+                lock = _Lock(owner, path, descriptor)
+                try:
+                    _write_whole(descriptor, json.dumps(place._asdict() | header).encode(), 0)
+                except BaseException:
+                    lock.release()
+                    raise
+                return lock
+    place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # says what is in the way
+    msg = "the lock file of a new spool is always taken"
+    raise OSError(errno.EBUSY, msg)
 
 
 def _abandoned(place: Place) -> Iterator[_Lock]:
@@ -397,7 +411,7 @@ def _segments_of(lock: _Lock) -> list[Sealed]:
     found = []
     for name in os.listdir(folder):
         number = name.removeprefix(f"{stem}.").removesuffix(".segment")
-        if name == f"{stem}.{number}.segment" and number.isdecimal():
+        if name == f"{stem}.{number}.segment" and number.isdecimal() and os.path.isfile(f"{folder}/{name}"):
             found.append(Sealed(lock.owner, int(number), os.path.join(folder, name), abandoned=True))
     return sorted(found, key=lambda sealed: sealed.number)
 
@@ -414,6 +428,6 @@ def spooled_keys(store: str) -> list[str]:
     keys: set[str] = set()
     for lock in (spool_folder() / _digest(store)).glob("*/*.lock"):
         header = _header(str(lock))
-        if header.get("store") == store:
+        if header.get("store") == store and isinstance(header.get("key"), str):
             keys.add(header["key"])
     return sorted(keys)
