@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 
 from runstore.errors import (
-    AccessDeniedError,
     RunStoreError,
     SpoolKeptWarning,
     UploadDelayedWarning,
@@ -95,7 +94,7 @@ class AppendedFile:
         self.url = url
         self.interval = FLUSH_SECONDS
         self.spool = Spool(place)
-        self.failure: RunStoreError | None = None  # of the last attempt to deliver
+        self.failure: Exception | None = None  # of the last attempt to deliver
         self._committer: Committer
         self._credentials: Hashable = None
         self._lock = threading.Lock()
@@ -106,10 +105,15 @@ class AppendedFile:
         self._turn: asyncio.Lock | None = None
 
     def use(self, credentials: Hashable, committer: Callable[[], Committer]) -> None:
-        """Deliver with the credentials of who appended last, or asked for delivery."""
+        """Deliver with the credentials of who appended last."""
         if self._credentials != credentials:
             self._committer = committer()
             self._credentials = credentials
+
+    @property
+    def lacks_credentials(self) -> bool:
+        """Whether there are none yet, or those there are were refused."""
+        return self._credentials is None or isinstance(self.failure, PermissionError)
 
     # ---- appending: in any thread
 
@@ -118,7 +122,9 @@ class AppendedFile:
         if not self._looked:
             self.take_over()
         outcomes = self.spool.append_all(appends)
-        if not self._delivering:
+        if appended_files.exiting:
+            self._deliver_now()
+        elif not self._delivering:
             self._begin_delivery()
         return outcomes
 
@@ -133,14 +139,16 @@ class AppendedFile:
             if self._delivering or not self.spool.pending:
                 return
             self._delivering = True
-        if appended_files.exiting:
-            self._deliver_now()
-        else:
+        try:
             spawn_on_io_loop(self._deliver)
+        except BaseException as error:
+            self._delivering = False  # the next append tries again
+            if not isinstance(error, Exception):
+                raise
+            # No thread can start: what was appended is safe in the spool all the same.
 
     def _deliver_now(self) -> None:
         """Deliver at once, as the process is ending, or leave it in the spool."""
-        self._delivering = False
         with contextlib.suppress(Exception):
             call_on_io_loop(self._flush_within, EXIT_SECONDS)
 
@@ -166,7 +174,7 @@ class AppendedFile:
         """Flush every interval until nothing is pending."""
         try:
             await self._learn()
-        except RunStoreError as error:
+        except Exception as error:  # noqa: BLE001  it comes again when it is delivered
             self.failure = error
         failed_since: float | None = None
         while True:
@@ -174,7 +182,7 @@ class AppendedFile:
             try:
                 await self.flush()
                 failed_since = None
-            except RunStoreError as error:
+            except Exception as error:  # noqa: BLE001  whatever it was, nobody else would try again
                 if failed_since is None:
                     failed_since = time.monotonic()
                     warn(
@@ -211,15 +219,18 @@ class AppendedFile:
         """
         if not self.spool.pending:
             return
-        begin = time.monotonic()
         async with self._in_turn():
+            begin = time.monotonic()
             try:
                 await self._flush()
                 self.failure = None
-            except RunStoreError as error:
-                self.failure = error
+            except BaseException as error:
+                # Others may be able to deliver what dead processes left.
+                await in_thread(self.spool.leave)
+                if isinstance(error, Exception):
+                    self.failure = error
                 raise
-        self._wait = 10 * (time.monotonic() - begin)
+            self._wait = 10 * (time.monotonic() - begin)
 
     async def _flush(self) -> None:
         await in_thread(self.take_over)
@@ -230,32 +241,32 @@ class AppendedFile:
             whole = [segment for segment in segments if segment.frames]
             if whole:
                 await self._commit(whole)
+            if self._credentials in self._may_not_deliver:
+                left = [sealed for sealed in left if not sealed.abandoned]
             await in_thread(self.spool.drop, [segment for segment in segments if not segment.frames])
 
     async def _commit(self, segments: Sequence[Segment]) -> None:
         try:
             base = await self._committer.commit(segments, self.spool)
-        except AccessDeniedError as error:
-            await self._leave(segments, error)
+        except PermissionError as error:
+            if any(segment.file.abandoned for segment in segments):
+                await self._leave(error)
+            if not all(segment.file.abandoned for segment in segments):
+                raise
             return
         await self._committer.abort([upload for segment in segments for upload in _left_over(segment)])
         await in_thread(self.spool.remember, base)
         await in_thread(self.spool.drop, segments)
 
-    async def _leave(self, segments: Sequence[Segment], error: RunStoreError) -> None:
-        """Leave what others left and this process may not deliver; for its own, raise."""
-        owners = {segment.file.owner for segment in segments if segment.file.abandoned}
-        if owners:
-            self._may_not_deliver.add(self._credentials)
-            for owner in owners:
-                await in_thread(self.spool.leave, owner)
-            warn(
-                f"a process that died left appends to {self.url} in {self.place.folder}, and this one may "
-                f"not deliver them: {error}",
-                SpoolKeptWarning,
-            )
-        if not all(segment.file.abandoned for segment in segments):
-            raise error
+    async def _leave(self, error: PermissionError) -> None:
+        """Leave what others left and these credentials may not deliver."""
+        self._may_not_deliver.add(self._credentials)
+        await in_thread(self.spool.leave)
+        warn(
+            f"a process that died left appends to {self.url} in {self.place.folder}, and this one may not "
+            f"deliver them: {error}",
+            SpoolKeptWarning,
+        )
 
     async def close(self) -> None:
         """Give up the lock file when nothing is pending."""

@@ -11,17 +11,26 @@ import asyncio
 import atexit
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from runstore.errors import SpoolKeptWarning
-from runstore.remote._appended import EXIT_SECONDS, PREPARE_SECONDS, appended_files, flush_all, prepare_all
+from runstore.remote._appended import (
+    EXIT_SECONDS,
+    PREPARE_SECONDS,
+    AppendedFile,
+    appended_files,
+    flush_all,
+    prepare_all,
+)
 from runstore.remote._errors import warn
 from runstore.remote._s3_client import clients
+from runstore.remote._spool import Place
 from runstore.storage._bridge import spawn_on_io_loop
 
 __all__ = ["deliver_at_exit"]
 
 _registered = threading.Event()
+_reported: set[Place] = set()
 
 
 def deliver_at_exit() -> None:
@@ -43,7 +52,12 @@ def _deliver() -> None:
     if appended_files.pending():
         with contextlib.suppress(Exception):  # reported by what is still pending
             spawn_on_io_loop(_deliver_pending).result(PREPARE_SECONDS + EXIT_SECONDS + 0.5)
-    for file in appended_files.pending():
+    _report(appended_files.pending())
+
+
+def _report(files: Sequence[AppendedFile]) -> None:
+    for file in files:
+        _reported.add(file.place)
         why = f" ({file.failure})" if file.failure is not None else ""
         warn(
             f"appends to {file.url} could not be delivered within {EXIT_SECONDS:g} s{why}; they stay in "
@@ -60,6 +74,7 @@ async def _deliver_pending() -> None:
 
 
 def _disconnect() -> None:
+    _report([file for file in appended_files.pending() if file.place not in _reported])
     if clients.connected:
         with contextlib.suppress(Exception):
             spawn_on_io_loop(_disconnect_all).result(1.5)

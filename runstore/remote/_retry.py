@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 
 from runstore.errors import RunStoreError, UnavailableError
 from runstore.remote._errors import retry_after
+from runstore.storage._bridge import still_wanted_after
 
 __all__ = ["Attempts"]
 
@@ -36,7 +36,8 @@ class Attempts:
         """Wait before the next attempt.
 
         Raises:
-            RunStoreError: `error`, when another attempt cannot help or the budget is spent.
+            RunStoreError: `error`, when another attempt cannot help, the budget is spent, or the caller
+                has been cancelled.
         """
         pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
         asked = min(retry_after(error), LONGEST_PAUSE)
@@ -44,7 +45,8 @@ class Attempts:
         self._failures += 1
         if not isinstance(error, UnavailableError) or self._spent + pause > self._seconds:
             raise error
-        await asyncio.sleep(pause)
+        if not await still_wanted_after(pause):
+            raise error
 
     async def again_after_conflict(self, error: RunStoreError) -> None:
         """Wait before the next attempt at what another writer was faster with.
@@ -56,7 +58,8 @@ class Attempts:
             raise error
         pause = min(0.01 * 2**self._conflicts, LONGEST_CONFLICT_PAUSE)
         self._conflicts += 1
-        await asyncio.sleep(pause * random.random())  # noqa: S311  no secret
+        if not await still_wanted_after(pause * random.random()):  # noqa: S311  no secret
+            raise error
 
     @property
     def _spent(self) -> float:

@@ -18,7 +18,7 @@ from runstore.remote._errors import (
 )
 from runstore.remote._redaction import blot_out, secrets_among, secrets_in
 from runstore.remote._retry import Attempts
-from runstore.storage._bridge import in_thread, on_fork
+from runstore.storage._bridge import in_thread, no_fork, on_fork
 
 __all__ = ["Got", "S3Client", "clients"]
 
@@ -27,6 +27,10 @@ T = TypeVar("T")
 # How long an operation goes on trying. An endpoint that never answered is likely a wrong one.
 BUDGET_SECONDS = 20.0
 FIRST_BUDGET_SECONDS = 2.0
+ANSWER_SECONDS = 20.0
+FIRST_ANSWER_SECONDS = 5.0
+COPY_SECONDS = 60.0  # more, where the server copies up to 512 MiB before it answers
+SLOWEST_UPLOAD = 100_000  # bytes a second
 # The default of botocore, 10, makes 50 polls at once wait for each other.
 CONNECTIONS = 64
 
@@ -109,8 +113,9 @@ class S3Client:
 
     def _make_filesystem(self, loop: asyncio.AbstractEventLoop) -> Any:
         """An s3fs filesystem of our own, with all that blocks done here, in a thread."""
-        import s3fs  # noqa: PLC0415  `import runstore` stays light
-        from aiobotocore.session import AioSession  # noqa: PLC0415
+        with no_fork():  # a child forked in the middle of an import could never import it
+            import s3fs  # noqa: PLC0415  `import runstore` stays light
+            from aiobotocore.session import AioSession  # noqa: PLC0415
 
         blot_out(self.secrets)
         config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
@@ -177,7 +182,9 @@ class S3Client:
             client = await self.connect()
             await self._learn_secrets()
             method = _method(client, operation)
-            answer: dict[str, Any] = await method(**self._parameters(client, operation, parameters))
+            # A server that falls silent before it takes a body is not seen by the timeouts of the client.
+            async with asyncio.timeout(self._patience(operation, parameters)):
+                answer: dict[str, Any] = await method(**self._parameters(client, operation, parameters))
             self._answered = True
             self._proven.add(parameters["Bucket"])
             if not read:
@@ -191,6 +198,13 @@ class S3Client:
             self._answered |= bool(error_code(error))
             raise remote_error(error, self.target(url), operation) from error
         return Got(data, answer)
+
+    def _patience(self, operation: str, parameters: dict[str, Any]) -> float:
+        """Seconds until an answer must have begun."""
+        silent = ANSWER_SECONDS if self._answered else FIRST_ANSWER_SECONDS
+        silent = max(silent, float((self._options.get("config_kwargs") or {}).get("read_timeout", 0)))
+        work = COPY_SECONDS if operation in {"UploadPartCopy", "CompleteMultipartUpload"} else 0.0
+        return silent + work + len(parameters.get("Body", b"")) / SLOWEST_UPLOAD
 
     def _parameters(self, client: Any, operation: str, given: dict[str, Any]) -> dict[str, Any]:
         """What the request takes of the filesystem's own additions, and what is given."""
@@ -235,7 +249,8 @@ class S3Client:
             if error_code(error.__cause__) not in {"400", "403", "404"}:
                 raise
         try:
-            return (await self.get(url, Bucket=bucket, Key=key, Range="bytes=0-0")).answer
+            answer = (await self.get(url, Bucket=bucket, Key=key, Range="bytes=0-0")).answer
+            return answer | {"ContentLength": int(answer["ContentRange"].rpartition("/")[2])}
         except NotFoundError:
             self._proven.add(bucket)
             return None
@@ -269,12 +284,13 @@ def _warm_up(session: Any, *, credentials: bool) -> None:
 
     plain = Session()
     plain.register_component("data_loader", session.get_component("data_loader"))
-    plain.create_client(
-        "s3",
-        region_name="us-east-1",
-        aws_access_key_id="none",
-        aws_secret_access_key="none",  # noqa: S106
-    ).close()
+    with no_fork():  # it imports too
+        plain.create_client(
+            "s3",
+            region_name="us-east-1",
+            aws_access_key_id="none",
+            aws_secret_access_key="none",  # noqa: S106
+        ).close()
     _ = session.full_config
     # What is not found is looked for anew by each client.
     if credentials and _finished(session.get_credentials) is None:

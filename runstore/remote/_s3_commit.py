@@ -9,7 +9,7 @@ metadata is asked, which names the segments in it.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from runstore.errors import BucketWarning, NotFoundError, RunStoreError
+from runstore.errors import BucketWarning, NotFoundError, RunStoreError, UnavailableError
 from runstore.remote._appended import Committer
 from runstore.remote._errors import is_conflict, warn
 from runstore.remote._marks import METADATA_KEY, Marks
@@ -114,6 +114,7 @@ class S3Committer(Committer):
         self._key = key
         self._url = url
         self._object: _Object | None = None
+        self._unfinished: list[str] = []  # uploads that could not be aborted
 
     def forget(self) -> None:
         self._object = None
@@ -145,6 +146,7 @@ class S3Committer(Committer):
             try:
                 before = await self._read(self._object, fresh)
                 self._know(await self._append(before, fresh, spool))
+                await self.abort(self._unfinished)
                 await self._client.learn_conditions(self._url, self._bucket, self._key)
             except RunStoreError as error:
                 self.forget()
@@ -180,16 +182,20 @@ class S3Committer(Committer):
         """The object with as much of its bytes as appending to it needs."""
         if found.size < SMALLEST_PART:
             if found.content is None:
-                content = await self._bytes(found, "bytes=0-")
+                content = await self._bytes(found, 0)
                 return replace(found, content=content, last=content[-1:])
         elif found.last is None and any(frame.apart for segment in segments for frame in segment.frames):
-            return replace(found, last=await self._bytes(found, f"bytes={found.size - 1}-"))
+            return replace(found, last=await self._bytes(found, found.size - 1))
         return found
 
-    async def _bytes(self, found: _Object, span: str) -> bytes:
+    async def _bytes(self, found: _Object, start: int) -> bytes:
+        """The object from `start` on, and nothing else: what is sent anew must be what was there."""
         got = await self._client.get(
-            self._url, Bucket=self._bucket, Key=self._key, Range=span, IfMatch=found.etag
+            self._url, Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-", IfMatch=found.etag
         )
+        if got.answer.get("ETag") != found.etag or len(got.data) != found.size - start:
+            msg = f"The server sent {len(got.data)} bytes of another object than the one asked for"
+            raise UnavailableError(errno.EIO, msg, self._url)
         return got.data
 
     # ---- appending
@@ -205,6 +211,9 @@ class S3Committer(Committer):
         else:
             answer = await self._compose(before, data, marks, spool, segments[-1])
             content = b""
+        if not answer.get("ETag"):
+            msg = "The server did not say what it has stored"
+            raise UnavailableError(errno.EIO, msg, self._url)
         _warn_if_versioned(answer, self._bucket, self._url)
         kept = content if small and size < SMALLEST_PART else None
         return replace(
@@ -297,11 +306,19 @@ class S3Committer(Committer):
 
     async def abort(self, upload_ids: Sequence[str]) -> None:
         """Free what multipart uploads have stored that nobody completes; as far as rights go."""
-        for upload_id in upload_ids:
-            with contextlib.suppress(RunStoreError):
+        for upload_id in list(upload_ids):
+            try:
                 await self._client.once(
                     "AbortMultipartUpload", self._url, Bucket=self._bucket, Key=self._key, UploadId=upload_id
                 )
+            except UnavailableError:
+                if upload_id not in self._unfinished:
+                    self._unfinished.append(upload_id)  # after the next commit
+                continue
+            except RunStoreError:
+                pass  # it is gone, or there is no right to it
+            if upload_id in self._unfinished:
+                self._unfinished.remove(upload_id)
 
 
 def _spans(size: int) -> list[tuple[int, int]]:

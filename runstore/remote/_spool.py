@@ -307,12 +307,12 @@ class Spool:
         self.drop([segment])
         return kept
 
-    def leave(self, owner: str) -> None:
-        """Leave what a dead owner left where it is, for a process that may deliver it."""
+    def leave(self) -> None:
+        """Leave what dead owners left where it is, for a process that can deliver it, this one too."""
         with self._lock:
-            for lock in [lock for lock in self._taken_over if lock.owner == owner]:
-                self._taken_over.remove(lock)
+            for lock in self._taken_over:
                 os.close(lock.descriptor)
+            self._taken_over = []
 
     def _forget(self, file: Sealed) -> None:
         self._sealed = [sealed for sealed in self._sealed if sealed != file]

@@ -212,11 +212,19 @@ class FsspecStorage(Storage):
         await in_turn((self.identity(), key), call)
 
     def _appended(self, place: Place) -> AppendedFile:
+        """A file to append to: with the credentials and the interval of this storage from now on."""
+        file = self._delivered(place)
+        file.use(self._files.identity(), partial(self._files.committer, place.key))
+        file.interval = self._interval
+        return file
+
+    def _delivered(self, place: Place) -> AppendedFile:
+        """A file to deliver: as who appended to it says, unless there is nobody, or that was refused."""
         files = self._files
         files.hold(self)
         file = appended_files.get(place, files.url(place.key))
-        file.use(files.identity(), partial(files.committer, place.key))
-        file.interval = self._interval
+        if file.lacks_credentials:
+            file.use(files.identity(), partial(files.committer, place.key))
         return file
 
     async def _place(self, checked: str) -> Place:
@@ -252,7 +260,7 @@ class FsspecStorage(Storage):
         """A file that something may be pending for, what dead processes left for it taken over. Blocks."""
         file = appended_files.known(place)
         if (file is None or not file.spool.pending) and os.path.isdir(place.folder):  # noqa: PTH112  unlike pathlib's it never raises
-            file = self._appended(place)
+            file = self._delivered(place)
             file.take_over()
         return file
 
@@ -277,7 +285,7 @@ class FsspecStorage(Storage):
             if key.startswith(prefix):
                 await in_thread(self._with_what_was_left, Place(store, key))
         files = await self._appended_below("")
-        await flush_all([self._appended(file.place) for file in files if file.spool.pending])
+        await flush_all([self._delivered(file.place) for file in files if file.spool.pending])
 
     async def aclose(self) -> None:
         try:

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from runstore.errors import EventLoopError
@@ -47,6 +48,7 @@ __all__ = [
     "running_loop",
     "settle",
     "spawn_on_io_loop",
+    "still_wanted_after",
 ]
 
 P = ParamSpec("P")
@@ -352,14 +354,38 @@ async def settle(future: asyncio.Future[Any]) -> None:
         future.exception()  # marked as seen: the caller raises its cancellation instead
 
 
+_given_up: ContextVar[asyncio.Event | None] = ContextVar("_given_up", default=None)
+
+
 async def finish(call: Callable[[], Awaitable[T]]) -> T:
-    """The result of `call()`, which is not broken off: a cancelled caller waits for its end, then raises."""
-    task = asyncio.ensure_future(call())
+    """The result of `call()`, which is not broken off: a cancelled caller waits for its end, then raises.
+
+    Only what waits in `still_wanted_after` there is told, and ends sooner.
+    """
+    given_up = _given_up.get() or asyncio.Event()
+    token = _given_up.set(given_up)
+    try:
+        task = asyncio.ensure_future(call())
+    finally:
+        _given_up.reset(token)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        given_up.set()
         await settle(task)
         raise
+
+
+async def still_wanted_after(seconds: float) -> bool:
+    """Wait, and tell whether the caller of `finish` that this runs for has not been cancelled by then."""
+    given_up = _given_up.get()
+    if given_up is None:
+        await asyncio.sleep(seconds)
+        return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await given_up.wait()
+    return not given_up.is_set()
 
 
 async def breathe() -> None:
