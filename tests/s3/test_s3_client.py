@@ -257,7 +257,7 @@ gc.collect()
 """
 
 
-@pytest.mark.parametrize("way", ["close", "async with", "no close", "dropped"])
+@pytest.mark.parametrize("way", ["close", "async with", "cancelled", "no close", "dropped"])
 def test_d08_nothing_is_left_open(place: Place, proxy: FaultProxy, tmp_path: Path, way: str) -> None:
     """With warnings as errors a script says nothing, closed or not; its reads share connections."""
     place.put(b"1", "f")
