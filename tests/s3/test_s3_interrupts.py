@@ -125,7 +125,7 @@ print([record["step"] for record in run.read_metrics()], flush=True)
 
 @pytest.mark.parametrize("call", ["read", "flush", "follower"])
 def test_e07_ctrl_c_ends_a_slow_call(place: Place, proxy: FaultProxy, tmp_path: Path, call: str) -> None:
-    """KeyboardInterrupt within 1 s, in a call that gets no answer or a follower that waits; then all works."""
+    """KeyboardInterrupt within 1 s, in a call without an answer or a follower that waits; then all works."""
     place.put(b'{"step": 0}\n')
     script = write_script(tmp_path, READER)
     with start(script, place.uri, json.dumps(place.options()), call) as process:
