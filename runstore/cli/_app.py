@@ -40,7 +40,10 @@ app = typer.Typer(
 )
 
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="The folder of a run, as a path or URI.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="RUN", help="The folder of a run, as a path or URI (s3://bucket/run).", show_default=False
+    ),
 ]
 
 METRICS = "metrics.jsonl"
@@ -71,7 +74,9 @@ def demo(
     uri: Annotated[
         str | None,
         typer.Argument(
-            metavar="[URI]", help="Where to keep the run; a new folder here by default.", show_default=False
+            metavar="[URI]",
+            help="Where to keep the run, as a path or URI (s3://bucket/run); a new folder here by default.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -89,7 +94,7 @@ def list_runs(
         list[str] | None,
         typer.Argument(
             metavar="[ROOT]...",
-            help="Folders of runs, as paths or URIs; here by default.",
+            help="Folders of runs, as paths or URIs (s3://bucket/runs); here by default.",
             show_default=False,
         ),
     ] = None,

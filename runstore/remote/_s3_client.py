@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from runstore.errors import BucketWarning, NotFoundError, RunStoreError, StorageIOError
+from runstore.errors import BucketWarning, InvalidInputError, NotFoundError, RunStoreError, StorageIOError
 from runstore.remote._errors import (
     Target,
     error_code,
@@ -120,11 +120,16 @@ class S3Client:
         blot_out(self.secrets)
         config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
         options = self._options | {"config_kwargs": config | (self._options.get("config_kwargs") or {})}
-        filesystem = s3fs.S3FileSystem(
-            asynchronous=True, loop=loop, skip_instance_cache=True, use_listings_cache=False, **options
-        )
-        if filesystem.session is None:
-            filesystem.session = AioSession(**filesystem.kwargs)
+        try:
+            filesystem = s3fs.S3FileSystem(
+                asynchronous=True, loop=loop, skip_instance_cache=True, use_listings_cache=False, **options
+            )
+            made = filesystem.session is None
+            filesystem.session = AioSession(**filesystem.kwargs) if made else filesystem.session
+        except TypeError as error:
+            msg = f"no S3 filesystem can be made with the options {', '.join(sorted(self._options))}: {error}"
+            raise InvalidInputError(msg) from error
+        if made:
             _warm_up(filesystem.session, credentials=not _has_its_own(filesystem))
         return filesystem
 

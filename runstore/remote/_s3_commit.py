@@ -10,6 +10,7 @@ metadata is asked, which names the segments in it.
 from __future__ import annotations
 
 import errno
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -143,9 +144,11 @@ class S3Committer(Committer):
             fresh = await self.without_stale(fresh, now, spool)
             if not fresh:
                 return now
+            begin = time.monotonic()
             try:
                 before = await self._read(self._object, fresh)
                 self._know(await self._append(before, fresh, spool))
+                self.took = time.monotonic() - begin
                 await self.abort(self._unfinished)
                 await self._client.learn_conditions(self._url, self._bucket, self._key)
             except RunStoreError as error:

@@ -66,6 +66,9 @@ class S3Files(RemoteFiles):
                 given = _configured_endpoint(self._options.get("profile"))
             except Exception as error:
                 raise remote_error(error, self._client.target(self.url(""))) from error
+        if given and "://" not in str(given):
+            msg = f"the endpoint {given!r} needs a scheme: http://{given} or https://{given}"
+            raise InvalidInputError(msg)
         return without_userinfo(str(given)).rstrip("/")
 
     def hold(self, holder: object) -> None:

@@ -419,7 +419,7 @@ def _segments_of(lock: _Lock) -> list[Sealed]:
 def _spool_error(error: OSError, place: Place) -> RunStoreError:
     failure = write_error(error, str(place.folder))
     number, reason, folder = failure.errno, failure.strerror, failure.filename
-    hint = f"appends to {place.key} wait in this folder ({VARIABLE} names another)"
+    hint = f"the spool of appends to {place.key} needs this folder ({VARIABLE} names another)"
     return type(failure)(number, f"{reason}; {hint}", folder)
 
 

@@ -49,16 +49,17 @@ class FsspecStorage(Storage):
         Args:
             fs: A filesystem, or its protocol (`"s3"`, `"gs"`, `"memory"` …).
             root: The folder: `bucket/prefix` for S3.
-            flush_interval: Seconds that an append waits at most before it is delivered in the background;
-                each delivery costs requests.
+            flush_interval: Seconds that an append waits before it is delivered in the background, or ten
+                times what the last delivery took where that is longer; each delivery costs requests.
             **fs_kwargs: Options of the filesystem, beside those that it was made with.
 
         Raises:
             InvalidInputError: It is no filesystem, or the root or the interval cannot be right.
             MissingDependencyError: A package is missing that the protocol needs.
         """
-        if flush_interval <= 0:
-            msg = f"flush_interval must be positive seconds, not {flush_interval}"
+        kind: type = type(flush_interval)
+        if kind not in {int, float} or not flush_interval > 0:
+            msg = f"flush_interval must be positive seconds, not {flush_interval!r}"
             raise InvalidInputError(msg)
         self._source = Source.of(fs)
         self._root = root

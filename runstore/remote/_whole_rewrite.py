@@ -6,6 +6,7 @@ has arrived, whatever the filesystem said, and whoever looks.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,14 @@ class WholeRewrite(Committer):
         attempts = Attempts(BUDGET_SECONDS)
         starts = {segment.file.path: [int(start) for start in segment.uploads] for segment in segments}
         while True:
+            begin = time.monotonic()
             try:
-                return await self._commit(segments, starts, spool)
+                base = await self._commit(segments, starts, spool)
             except RunStoreError as error:
                 await attempts.again_after(error)
+            else:
+                self.took = time.monotonic() - begin
+                return base
 
     async def _commit(
         self, segments: Sequence[Segment], starts: Mapping[str, list[int]], spool: Spool

@@ -30,8 +30,8 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
         uri: A plain path (`~` is expanded), `file:///path` (percent-decoded), `s3://bucket/prefix`
             (literal), or a URI of another scheme that fsspec knows (`gs://`, `az://`, `memory://` …).
         **kwargs: Options of `FsspecStorage` (`flush_interval`) and of the filesystem (`endpoint_url`,
-            `anon`, `profile`, `key`, `secret`, `client_kwargs`, `config_kwargs` …); a local folder has
-            no use for them.
+            `anon`, `profile`, `key`, `secret`, `client_kwargs`, `config_kwargs` …); of a local folder
+            `fsync`, and it has no use for the others.
 
     Raises:
         InvalidInputError: It is empty, or a URI that cannot be right.
@@ -44,7 +44,7 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
     match = _SCHEME.match(text)
     scheme, slashes = (match[1].lower(), match[2]) if match else ("", "")
     if scheme == "file" and slashes:
-        return LocalStorage(_path_of_file_uri(text), mkdir=False)
+        return _local(_path_of_file_uri(text), kwargs)
     if len(slashes) == 1 or (scheme in _REMOTE_SCHEMES and not slashes):
         msg = (
             f"{text!r} looks like a URI that lost a slash, as it does when it goes through pathlib.Path; "
@@ -60,7 +60,11 @@ def storage_from_uri(uri: str | os.PathLike[str], **kwargs: Any) -> Storage:
             "instance to FsspecStorage"
         )
         raise InvalidInputError(msg)
-    return LocalStorage(text, mkdir=False)
+    return _local(text, kwargs)
+
+
+def _local(folder: str, options: dict[str, Any]) -> Storage:
+    return LocalStorage(folder, mkdir=False, fsync=bool(options.get("fsync", False)))
 
 
 def _remote(scheme: str, rest: str, options: dict[str, Any]) -> Storage:

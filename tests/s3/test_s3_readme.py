@@ -1,5 +1,6 @@
 """What the README says of buckets: its code and commands, run on a real server."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from tests import commands
 from tests.s3.server import REGION, S3Server
 from tests.scripts import write_script
 from tests.test_readme import README, blocks, commands_in, on_a_bucket, program
+
+SLOW = re.compile(r"Executing <.*> took [0-9.]+ seconds")
 
 
 @pytest.fixture
@@ -50,7 +53,9 @@ def test_every_block_runs_on_a_bucket(text: str, s3_server: S3Server, s3_prefix:
         timeout=50,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # On a loaded machine any step may take long enough for asyncio's debug mode to say so.
+    said = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
+    assert (done.returncode, said) == (0, [])
     assert done.stdout.splitlines()[-2:] == ["99 is the last step", "['first'] in the bucket"]
     assert s3_server.get(f"{s3_prefix}/runs/first/metrics.jsonl", bucket=s3_server.bucket)
     shown = [
