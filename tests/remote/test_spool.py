@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from runstore import AccessDeniedError, SpoolKeptWarning, StorageFullError, StorageIOError
 from runstore.remote import _spool
+from runstore.remote._marks import is_stale
 from runstore.remote._segment import Base, Sealed, encode_appends, encode_note, joined, read_segment
 from runstore.remote._spool import Place, Spool, spool_folder, spooled_keys
 from runstore.storage._append_queue import Append
@@ -304,3 +307,76 @@ def test_garbage_in_the_folder_stops_nothing(folder: Path, data: bytes) -> None:
     spool.take_over()
     spool.append_all(lines("1\n"))
     assert pending(spool) == b"1\n"
+
+
+def test_a_base_that_no_longer_holds_is_voided() -> None:
+    """The object is written whole while appends wait: they are no longer bound to what it was before."""
+    spool = Spool(PLACE)
+    spool.remember(Base("a", 500))
+    spool.append_all(lines("1\n"))
+    spool.remember(None)
+    (segment,) = spool.load(spool.seal())
+    abandoned = replace(segment, file=segment.file._replace(abandoned=True))
+    assert not is_stale(abandoned, Base("b", 0))
+
+
+def test_descriptors_are_held_only_while_something_is_pending(folder: Path) -> None:
+    """However many files a process appends to, what has been delivered holds nothing."""
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.iterdir())) if open_files.exists() else 0
+    spools = [Spool(Place("s3://test", f"run{number}")) for number in range(40)]
+    for spool in spools:
+        spool.append_all(lines("1\n"))
+        spool.drop(spool.load(spool.seal()))
+        assert not spool.pending
+    assert list(folder.rglob("*.lock")) == []
+    after = len(list(open_files.iterdir())) if before else 0
+    assert after == before
+
+
+def test_an_owner_keeps_its_name_and_counts_on() -> None:
+    """Delivered, closed and appended to anew, a spool needs one mark in the object, not one each time."""
+    spool = Spool(PLACE)
+    found = []
+    for _ in range(3):
+        spool.append_all(lines("1\n"))
+        segments = spool.load(spool.seal())
+        found += [(segment.file.owner, segment.file.number) for segment in segments]
+        spool.drop(segments)
+        spool.close()
+    assert [number for _, number in found] == [1, 2, 3]
+    assert len({owner for owner, _ in found}) == 1
+
+
+def test_closing_and_beginning_do_not_meet(folder: Path) -> None:
+    """One process removes the empty folder while others begin to append in it: nobody fails."""
+
+    def work(_: int) -> int:
+        spool, failed = Spool(PLACE), 0
+        for _ in range(150):
+            (error,) = spool.append_all(lines("1\n"))
+            failed += error is not None
+            spool.drop(spool.load(spool.seal()))
+            spool.close()
+        return failed
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(4))) == [0, 0, 0, 0]
+
+
+def test_a_full_disk_leaves_nothing_open(folder: Path) -> None:
+    """However often an append fails for want of space, no descriptor and no file is left of it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    spool = Spool(PLACE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        for _ in range(20):
+            (error,) = spool.append_all(lines("1\n"))
+            assert type(error) is StorageFullError
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+    assert spool.append_all(lines("2\n")) == [None]
+    assert pending(spool) == b"2\n"
