@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from runstore.errors import (
     RunStoreError,
@@ -110,11 +110,17 @@ class AppendedFile:
         self._wait = 0.0
         self._turn: asyncio.Lock | None = None
 
-    def use(self, credentials: Hashable, committer: Callable[[], Committer]) -> None:
-        """Deliver with the credentials of who appended last."""
-        if self._credentials != credentials:
-            self._committer = committer()
-            self._credentials = credentials
+    def use(self, credentials: Hashable, committer: Callable[[], Committer]) -> bool:
+        """Deliver with the credentials of who appended last.
+
+        Returns:
+            Whether these are others than before.
+        """
+        if self._credentials == credentials:
+            return False
+        self._committer = committer()
+        self._credentials = credentials
+        return True
 
     @property
     def lacks_credentials(self) -> bool:
@@ -338,12 +344,14 @@ async def prepare_all(files: Sequence[AppendedFile]) -> None:
             await gather([file.prepare for file in files], FILES_AT_ONCE)
 
 
-async def flush_all(files: Sequence[AppendedFile]) -> None:
+async def flush_all(
+    files: Sequence[AppendedFile], flush: Callable[[AppendedFile], Awaitable[None]] = AppendedFile.flush
+) -> None:
     """Flush several files; all are tried before the first failure is raised."""
 
     async def attempt(file: AppendedFile) -> RunStoreError | None:
         try:
-            await file.flush()
+            await flush(file)
         except RunStoreError as error:
             return error
         return None

@@ -255,7 +255,16 @@ class FsspecStorage(Storage):
             return
         file = await in_thread(self._with_what_was_left, await self._place(checked))
         if file is not None:
-            await finish(file.flush)
+            await finish(partial(self._flush_file, file))
+
+    async def _flush_file(self, file: AppendedFile) -> None:
+        """Flush a file; where the credentials of who appended to it are refused, with this storage's own."""
+        try:
+            await file.flush()
+        except PermissionError:
+            if not file.use(self._files.identity(), partial(self._files.committer, file.place.key)):
+                raise
+            await file.flush()
 
     def _with_what_was_left(self, place: Place) -> AppendedFile | None:
         """A file that something may be pending for, what dead processes left for it taken over. Blocks."""
@@ -269,7 +278,7 @@ class FsspecStorage(Storage):
         """Deliver what this process has pending below a folder; never what others left."""
         self._files.hold(self)
         if self._delivers and not self._files.appends:
-            await flush_all(await self._appended_below(checked))
+            await flush_all(await self._appended_below(checked), self._flush_file)
 
     async def _appended_below(self, checked: str) -> list[AppendedFile]:
         key = self._key(checked)
@@ -286,7 +295,9 @@ class FsspecStorage(Storage):
             if key.startswith(prefix):
                 await in_thread(self._with_what_was_left, Place(store, key))
         files = await self._appended_below("")
-        await flush_all([self._delivered(file.place) for file in files if file.spool.pending])
+        for file in files:
+            self._delivered(file.place)
+        await flush_all(files, self._flush_file)
 
     async def aclose(self) -> None:
         try:
