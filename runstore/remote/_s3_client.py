@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
@@ -51,6 +52,7 @@ class S3Client:
         self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._filesystem: Any = None
         self._connecting = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._answered = False
         self._heeds_conditions: bool | None = None
         self._proven: set[str] = set()
@@ -225,7 +227,11 @@ class S3Client:
         """
         if self._heeds_conditions is not None or _is_aws(self.endpoint):
             return
-        where = {"Bucket": bucket, "Key": f"{key}.runstore-probe"}
+        async with self._asking:
+            if self._heeds_conditions is None:
+                await self._ask_for_conditions(url, {"Bucket": bucket, "Key": f"{key}.runstore-probe"})
+
+    async def _ask_for_conditions(self, url: str, where: dict[str, str]) -> None:
         try:
             await self.once("PutObject", url, **where, Body=b"", IfMatch=f'"{"0" * 32}"')
         except RunStoreError as error:
@@ -238,7 +244,8 @@ class S3Client:
             f"file overwrite each other's appends there; let one process alone write {url}, and each file",
             BucketWarning,
         )
-        await self.request("DeleteObject", url, **where)
+        with contextlib.suppress(RunStoreError):  # there may be no right to it
+            await self.request("DeleteObject", url, **where)
 
     async def head(self, url: str, bucket: str, key: str) -> dict[str, Any] | None:
         """What is known of an object, `None` when it is missing.
