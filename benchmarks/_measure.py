@@ -54,7 +54,7 @@ class Scale:
 
 
 FULL = Scale(1.0, 7, 1.0)
-QUICK = Scale(0.2, 3, 1.0)
+QUICK = Scale(0.2, 2, 1.0)
 SMALL = Scale(0.002, 1, 0.002)
 
 

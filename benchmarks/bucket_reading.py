@@ -89,9 +89,10 @@ def many_polls(bench: Bench) -> list[Row]:
 def cold_read(bench: Bench) -> list[Row]:
     """`read_metrics` of 100 MB through a fresh store."""
     bucket = bench.in_bucket()
-    count = bench.scale.count_read(330_000)
+    block = bench.scale.count_read(33_000)
+    count = 10 * block
     prefix = bucket.new_prefix()
-    data = _data.lines(count, _data.eight_floats)
+    data = 10 * _data.lines(block, _data.eight_floats)
     bucket.put({f"{prefix}/{_data.METRICS}": data})
 
     def read(package: Any) -> float:

@@ -4,64 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks import _data
-from benchmarks._measure import Bench
+from benchmarks._bucket import Bucket
+from benchmarks._measure import FULL, Bench
 from benchmarks._row import Row, Sample, Unit
 
 __all__ = ["append", "append_awaited", "append_many_at_once", "flushes"]
 
-# The peer stores the whole run at each flush: 4 GB in all.
-ROOM_FOR_ALL_FLUSHES = 12_000_000_000
-EVERY_IF_SAMPLED = 20
+# Of so many flushes one is measured, in full and in quick runs.
+EVERY = {"runstore": (1, 20), "peer": (10, 80)}
 
 
 def flushes(bench: Bench) -> list[Row]:
     """Bytes both ways while a run grows to 20 MB by 400 timing records of 50 KB, each flushed.
 
-    They depend on the size alone. In quick runs, and where the disk is small, every 20th is measured,
-    and counts for those around it.
+    What the peer sends and fetches, 8 GB in all, grows evenly with the size: a part of its flushes is
+    measured, and counts for those around it. Quick runs do the same with both packages.
     """
-    bucket = bench.in_bucket()
     steps = bench.scale.count_read(400)
-    whole = bench.scale.share == 1.0 and shutil.disk_usage(bench.folder).free > ROOM_FOR_ALL_FLUSHES
-    every = 1 if whole else min(EVERY_IF_SAMPLED, steps)
     spans = _data.spans(0)["spans"][:240]
+    samples, measured = {}, []
+    for name, package in bench.packages().items():
+        every = min(EVERY[name][0 if bench.scale == FULL else 1], steps)
+        found = every * _bytes(bench.in_bucket(), package, range(0, steps, every), spans)
+        samples[name] = Sample((float(found),))
+        measured += [f"{name}: 1 of {every} measured"] if every > 1 else []
+    what = f"S3: bytes both ways, {steps} flushes of 50 KB" + (
+        f" ({', '.join(measured)})" if measured else ""
+    )
+    return [Row(what, Unit.MEGABYTES, samples, times_peer=20)]
+
+
+def _bytes(bucket: Bucket, package: Any, steps: range, spans: list[dict[str, Any]]) -> int:
+    """Bytes that the flushes of these steps send and fetch."""
+    prefix = bucket.new_prefix()
+    storage = bucket.storage(package, prefix)
+    store = package.TrainingRunStore(storage)
     line = f"{json.dumps({'step': 0, 'spans': spans})}\n".encode()
 
-    def count_bytes(package: Any) -> float:
-        prefix = bucket.new_prefix()
-        storage = bucket.storage(package, prefix)
-        store = package.TrainingRunStore(storage)
+    def flush(step: int) -> None:
+        store.write_timing_spans(step, spans)
+        storage.flush()
 
-        def flush(step: int) -> None:
-            store.write_timing_spans(step, spans)
-            storage.flush()
-
-        if every > 1:
-            flush(0)  # whatever only the first flush to a server asks
-        found = 0
-        for step in range(0, steps, every):
-            if every > 1:
-                before = step + every // 2 - 1
-                bucket.put({f"{prefix}/{step}/{_data.TIMING}": line * before})
-                store = package.TrainingRunStore(storage, str(step))
-                flush(step)  # the packages may know a file that they have flushed before
-            bucket.proxy.clear()
-            flush(step)
-            traffic = bucket.proxy.traffic()
-            found += traffic.sent + traffic.received
-        return float(every * found)
-
-    samples = {name: Sample((count_bytes(package),)) for name, package in bench.packages().items()}
-    what = f"S3: bytes both ways, {steps} flushes of {len(line) / 1e3:.0f} KB"
-    if every > 1:
-        what += f" (every {every}th measured)"
-    return [Row(what, Unit.MEGABYTES, samples, times_peer=20)]
+    if steps.step > 1:
+        flush(0)  # whatever only the first flush to a server asks
+    found = 0
+    for step in steps:
+        if steps.step > 1:
+            before = step + steps.step // 2 - 1
+            bucket.put({f"{prefix}/{step}/{_data.TIMING}": line * before})
+            store = package.TrainingRunStore(storage, str(step))
+            flush(step)  # the packages may know a file that they have flushed before
+        bucket.proxy.clear()
+        flush(step)
+        traffic = bucket.proxy.traffic()
+        found += traffic.sent + traffic.received
+    return found
 
 
 def append(bench: Bench) -> list[Row]:

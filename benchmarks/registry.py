@@ -75,7 +75,7 @@ def in_bucket(bench: Bench) -> list[Row]:
 
 def in_bucket_with_iterations(bench: Bench) -> list[Row]:
     """`refresh` of 500 runs with 50 iterations each, and its requests."""
-    return _in_bucket(bench, bench.scale.count(500, 2), bench.scale.count_read(ITERATIONS))
+    return _in_bucket(bench, bench.scale.count(500, 2), bench.scale.count(ITERATIONS, 2))
 
 
 def _in_bucket(bench: Bench, count: int, iterations: int) -> list[Row]:
@@ -224,11 +224,13 @@ def _is_final(number: int) -> bool:
 
 
 def _run(number: int, iterations: int) -> Mapping[str, bytes]:
-    """The files of a run, by their paths."""
+    """The files of a run, by their paths; half of all have timing spans."""
     last = {"name": "final", "final": True} if _is_final(number) else {"name": "000050"}
+    timing = {_data.TIMING: b'{"step": 0, "spans": []}\n'} if number % 4 < 2 else {}
     return {
         "config.json": json.dumps({"loss_fn": "ppo", "model": "tiny", "learning_rate": 1e-5}).encode(),
         _data.METRICS: _data.lines(20, _data.eight_floats),
+        **timing,
         "checkpoints.jsonl": b'{"name": "000040"}\n' + json.dumps(last).encode() + b"\n",
         **{f"iteration_{index:06}/train_rollout_summaries.jsonl": b"{}\n" for index in range(iterations)},
     }
