@@ -229,7 +229,7 @@ run.write_metrics({"loss": 1.0}, step=0)
 
 
 def test_e04_a_busy_machine_delivers_too(place: Place, tmp_path: Path) -> None:
-    """What it takes to load and make a client is not counted among the seconds that a server is waited for."""
+    """What loading and making a client takes is not counted among the seconds that a server is waited for."""
     done = run(write_script(tmp_path, SLOW_START), place.uri, json.dumps(place.options()), options=DEV)
     assert (done.returncode, done.stderr) == (0, "")
     assert place.steps() == [0]
