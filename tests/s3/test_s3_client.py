@@ -366,16 +366,24 @@ assert storage.read("f") == b"1"
 def test_d11_an_endpoint_is_found_however_it_is_named(
     place: Place, named: dict[str, Any], proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    """By argument, environment or profile; a pickled copy finds it in another process."""
+    """By argument, environment or profile; its name, which the spool goes by, is the same for all."""
     storage = storage_from_uri(place.uri, **named)
     assert isinstance(storage, S3Storage)
     with storage:  # a later one with equal options may mean another endpoint
         storage.write("f", b"1")
     assert place.data("f") == b"1"
     assert storage._files.store() == f"{place.endpoint}#{place.server.bucket}"
+
+
+@pytest.mark.parametrize("named", ["argument", "profile"], indirect=True)
+def test_d11_a_pickled_copy_finds_it_in_another_process(
+    place: Place, named: dict[str, Any], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """It reads and appends there, at the same endpoint."""
+    storage = storage_from_uri(place.uri, **named)
+    place.put(b"1", "f")
     copy = tmp_path / "pickled"
     copy.write_bytes(pickle.dumps(storage))
-    proxy.clear()
     done = run(write_script(tmp_path, ELSEWHERE), copy)
     assert (done.returncode, done.stderr) == (0, "")
     assert proxy.count("PutObject", key=place.key()) == 1

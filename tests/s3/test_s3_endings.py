@@ -24,6 +24,8 @@ import asyncio, json, os, signal, sys, time
 from runstore import TrainingRunStore, storage_from_uri
 
 ending = sys.argv[3]
+if "loaded" in sys.argv:
+    import s3fs
 storage = storage_from_uri(sys.argv[1], flush_interval=3600, **json.loads(sys.argv[2]))
 
 def write():
@@ -91,9 +93,9 @@ def behind(place: Place, proxy: FaultProxy) -> Place:
     return dataclasses.replace(place, endpoint=proxy.endpoint)
 
 
-def started(tmp_path: Path, place: Place, ending: str) -> subprocess.Popen[str]:
+def started(tmp_path: Path, place: Place, ending: str, *more: str) -> subprocess.Popen[str]:
     script = write_script(tmp_path, WRITER)
-    return start(script, place.uri, json.dumps(place.options()), ending, options=DEV)
+    return start(script, place.uri, json.dumps(place.options()), ending, *more, options=DEV)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, float]:
@@ -189,7 +191,7 @@ def test_e04_b08_without_an_endpoint_a_process_ends_soon_and_says_what_it_kept(
 ) -> None:
     """Its own exit code and exception, within 5 s; what stayed, where and why; then it is delivered."""
     proxy.stop()
-    process = started(tmp_path, behind, ending)
+    process = started(tmp_path, behind, ending, "loaded")
     error, seconds = ended(process)
     assert process.returncode == code
     assert seconds < LONGEST_EXIT
@@ -240,7 +242,7 @@ def test_e04_an_endpoint_that_hangs_does_not_hold_up_the_end(
 ) -> None:
     """A server that says nothing to the upload is waited for 3 s; whether it acted is found out later."""
     upload = proxy.fail("hang", operation="PutObject", key=behind.key())
-    process = started(tmp_path, behind, "end")
+    process = started(tmp_path, behind, "end", "loaded")
     error, seconds = ended(process)
     assert process.returncode == 0
     assert 3 <= seconds < LONGEST_EXIT

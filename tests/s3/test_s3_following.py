@@ -108,14 +108,14 @@ def test_d02_a_file_that_is_written_anew_and_longer(place: Place) -> None:
 
 
 def test_d02_a_file_that_becomes_another_one(place: Place) -> None:
-    """For 5 s, every 50 ms: what comes is of one content, from its beginning, after a reset; never a mix."""
+    """For 2 s, every 50 ms: what comes is of one content, from its beginning, after a reset; never a mix."""
 
     def content(number: int) -> bytes:
         lines = (b'{"content": %d, "step": %d}\n' % (number, step) for step in range(50 + number * 7 % 40))
         return b"".join(lines)
 
     with replacing(place, content) as stop:
-        batches = followed(place, 5, stop, lambda batch, number: batch.records[-1]["content"] == number)
+        batches = followed(place, 2, stop, lambda batch, number: batch.records[-1]["content"] == number)
     seen: dict[int, list[int]] = {}
     for batch in batches:
         (number,) = {record["content"] for record in batch}
