@@ -78,7 +78,7 @@ def many_polls(bench: Bench) -> list[Row]:
     return [
         Row(what, Unit.MILLISECONDS, samples, times_peer=None if faster else 10),
         Row(
-            f"the same (peer: read_new_metrics in {runs.count} threads)",
+            f"{what} (peer: read_new_metrics in {runs.count} threads)",
             Unit.MILLISECONDS,
             in_threads,
             times_peer=10 if faster else None,
