@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
@@ -286,23 +287,33 @@ def _has_its_own(filesystem: Any) -> bool:
     return bool(unsigned or filesystem.key or filesystem.client_kwargs.get("aws_access_key_id"))
 
 
-def _warm_up(session: Any, *, credentials: bool) -> None:
-    """Have all files read that making a client needs, so that it does not block the loop.
+@functools.cache
+def _loader(path: str | None) -> Any:
+    """The descriptions of services that botocore comes with, read once for all clients.
 
-    A client of botocore's own, over the same loader, reads what one of aiobotocore does.
+    A client of its own, over the same loader, reads what one of aiobotocore does, which so does not block
+    the loop.
     """
-    from botocore.exceptions import NoCredentialsError  # noqa: PLC0415
+    from botocore.loaders import create_loader  # noqa: PLC0415
     from botocore.session import Session  # noqa: PLC0415
 
-    plain = Session()
-    plain.register_component("data_loader", session.get_component("data_loader"))
+    loader, session = create_loader(path), Session()
+    session.register_component("data_loader", loader)
     with no_fork():  # it imports too
-        plain.create_client(
+        session.create_client(
             "s3",
             region_name="us-east-1",
             aws_access_key_id="none",
             aws_secret_access_key="none",  # noqa: S106
         ).close()
+    return loader
+
+
+def _warm_up(session: Any, *, credentials: bool) -> None:
+    """Have all files read that making a client needs, so that it does not block the loop."""
+    from botocore.exceptions import NoCredentialsError  # noqa: PLC0415
+
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     _ = session.full_config
     # What is not found is looked for anew by each client.
     if credentials and _finished(session.get_credentials) is None:
