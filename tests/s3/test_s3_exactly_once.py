@@ -60,6 +60,8 @@ def killed(process: subprocess.Popen[str], after: int) -> list[int]:
     """The same for a writer that is killed once it has acknowledged so many."""
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(after)]
+    if "" in lines:  # it ended by itself
+        raise AssertionError(process.communicate(timeout=30)[1])
     process.kill()
     lines += process.stdout.read().splitlines()
     process.wait(30)
