@@ -354,20 +354,21 @@ def _new_lock(place: Place, owner: str) -> _Lock:
     header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
     path = str(place.folder / f"{owner}.lock")
     for _ in range(MOST_TRIES):
-        # Others may remove the empty folder, or take the file for an abandoned one, in between.
+        # Others may remove the empty folder in between. They see the file only once it is locked.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = _take(path, os.O_CREAT)
+            descriptor = _take(f"{path}-making", os.O_CREAT)
             if descriptor is not None:
-                lock = _Lock(owner, path, descriptor)
+                lock = _Lock(owner, f"{path}-making", descriptor)
                 try:
                     _write_whole(descriptor, json.dumps(place._asdict() | header).encode(), 0)
+                    os.rename(lock.path, path)
                 except BaseException:
                     lock.release()
                     raise
-                return lock
+                return lock._replace(path=path)
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # says what is in the way
-    msg = "the lock file of a new spool is always taken"
+    msg = "the lock file of a new spool cannot be made"
     raise OSError(errno.EBUSY, msg)
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -380,3 +381,30 @@ def test_a_full_disk_leaves_nothing_open(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if path.is_file()] == []
     assert spool.append_all(lines("2\n")) == [None]
     assert pending(spool) == b"2\n"
+
+
+def test_who_looks_for_the_dead_never_keeps_the_living_out(folder: Path) -> None:
+    """A lock file is seen only once it is locked: nobody takes that of a spool which is just beginning."""
+    stop = threading.Event()
+
+    def look() -> None:
+        spool = Spool(PLACE)
+        while not stop.is_set():
+            spool.take_over()
+            assert not spool.pending
+
+    def work(_: int) -> int:
+        spool, failed = Spool(PLACE), 0
+        for _ in range(300):
+            (error,) = spool.append_all(lines("1\n"))
+            failed += error is not None
+            spool.drop(spool.load(spool.seal()))
+        return failed
+
+    with ThreadPoolExecutor(4) as threads:
+        looking = threads.submit(look)
+        try:
+            assert list(threads.map(work, range(2))) == [0, 0]
+        finally:
+            stop.set()
+        looking.result(30)
