@@ -31,7 +31,6 @@ def one_poll(bench: Bench) -> list[Row]:
     def poll(package: Any) -> float:
         runs = _Runs(bucket, 1)
         (store,) = runs.stores(package)
-        store.read_metrics()
         bucket.proxy.clear()
         seconds = 0.0
         for _ in range(count):
@@ -62,14 +61,14 @@ def many_polls(bench: Bench) -> list[Row]:
     against the faster way.
     """
     bucket = bench.in_bucket()
-    runs = _Runs(bucket, bench.scale.count_read(50))
-    with ThreadPoolExecutor(runs.count) as threads:
-        contenders = {"runstore": _awaited(runs, runstore)}
+    count = bench.scale.count_read(50)
+    with ThreadPoolExecutor(count) as threads:
+        contenders = {"runstore": _awaited(_Runs(bucket, count), runstore)}
         if bench.peer is not None:
-            contenders["peer"] = _awaited(runs, bench.peer)
-            contenders["peer in threads"] = _in_threads(runs, bench.peer, threads)
+            contenders["peer"] = _awaited(_Runs(bucket, count), bench.peer)
+            contenders["peer in threads"] = _in_threads(_Runs(bucket, count), bench.peer, threads)
         samples = alternate(bench.scale.rounds, contenders)
-    what = f"{AWAY}: {runs.count} aread_new_metrics at once, each finds one record"
+    what = f"{AWAY}: {count} aread_new_metrics at once, each finds one record"
     if bench.peer is None:
         return [Row(what, Unit.MILLISECONDS, samples)]
     threaded = samples.pop("peer in threads")
@@ -78,7 +77,7 @@ def many_polls(bench: Bench) -> list[Row]:
     return [
         Row(what, Unit.MILLISECONDS, samples, times_peer=None if faster else 10),
         Row(
-            f"{what} (peer: read_new_metrics in {runs.count} threads)",
+            f"{what} (peer: read_new_metrics in {count} threads)",
             Unit.MILLISECONDS,
             in_threads,
             times_peer=10 if faster else None,
@@ -149,7 +148,6 @@ class _Runs:
         self._prefix = bucket.new_prefix()
         self._names = [f"run-{number:02}" for number in range(count)]
         self._data = _data.lines(RECORDS, _data.eight_floats)
-        self.count = count
         self.add_news()
 
     def add_news(self) -> None:
@@ -163,15 +161,18 @@ class _Runs:
         return self._bucket.proxy.delay()
 
     def stores(self, package: Any) -> Sequence[Any]:
-        """A package's stores of the runs."""
+        """A package's stores of the runs, each at the end of what there is."""
         storage = self._bucket.storage(package, self._prefix)
-        return [package.TrainingRunStore(storage, name) for name in self._names]
+        stores = [package.TrainingRunStore(storage, name) for name in self._names]
+        for store in stores:
+            store.read_metrics()
+        return stores
 
 
 def _awaited(runs: _Runs, package: Any) -> Callable[[], float]:
+    stores = runs.stores(package)
+
     async def poll() -> float:
-        stores = runs.stores(package)
-        await asyncio.gather(*[store.aread_metrics() for store in stores])
         with await asyncio.to_thread(runs.news_from_afar):
             start = time.perf_counter()
             found = await asyncio.gather(*[store.aread_new_metrics() for store in stores])
@@ -183,9 +184,9 @@ def _awaited(runs: _Runs, package: Any) -> Callable[[], float]:
 
 
 def _in_threads(runs: _Runs, package: Any, threads: ThreadPoolExecutor) -> Callable[[], float]:
+    stores = runs.stores(package)
+
     def poll() -> float:
-        stores = runs.stores(package)
-        list(threads.map(lambda store: store.read_metrics(), stores))
         with runs.news_from_afar():
             start = time.perf_counter()
             found = list(threads.map(lambda store: store.read_new_metrics(), stores))

@@ -32,7 +32,7 @@ PEER_RUNS = 20
 
 def on_disk(bench: Bench) -> list[Row]:
     """`refresh` of 500 runs with 50 iterations each, none of them running; and again with one new run."""
-    count, iterations = bench.scale.count_read(500, 2), bench.scale.count_read(ITERATIONS)
+    count, iterations = bench.scale.count(500, 2), bench.scale.count_read(ITERATIONS)
     root = bench.new_folder()
     for number in range(count):
         _write_run(root / f"run-{number:04}", _run(number, iterations))
