@@ -318,7 +318,7 @@ class IncrementalReader:
                 if fetched.replaced:
                     self._restart(state)
                     continue
-                if not fetched.at_end and not is_inline():
+                if not fetched.at_end:
                     ahead = ahead or ReadAhead(self._storage, self._path)
                     ahead.begin(position, fetched)
                 ended = await self._take_all(state, fetched, new) and fetched.at_end

@@ -88,7 +88,9 @@ class ReadAhead:
         self._task: asyncio.Task[Fetched] | None = None
 
     def begin(self, position: Position, fetched: Fetched) -> None:
-        """Begin with what follows the last whole line of what was fetched after a position."""
+        """Begin with what follows the last whole line of what was fetched, if anything does."""
+        if fetched.at_end or fetched.replaced or is_inline():
+            return
         end = fetched.data.rfind(b"\n", fetched.start) + 1
         if end:
             offset = position.fetched + end - fetched.start
@@ -198,16 +200,14 @@ async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Recor
     A file that is replaced meanwhile is read anew from its start.
     """
     position = Position()
-    ahead: ReadAhead | None = None
+    ahead = ReadAhead(storage, path)
     try:
         while True:
-            fetched = await (fetch(storage, path, position) if ahead is None else ahead.fetch(position))
+            fetched = await ahead.fetch(position)
             if fetched.replaced:
                 position = Position()
                 continue
-            if not fetched.at_end and not is_inline():
-                ahead = ahead or ReadAhead(storage, path)
-                ahead.begin(position, fetched)
+            ahead.begin(position, fetched)
             for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
                 parsed, position = take(position, piece)
                 yield parsed.records
@@ -215,5 +215,4 @@ async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Recor
             if fetched.at_end:
                 return
     finally:
-        if ahead is not None:
-            await ahead.close()
+        await ahead.close()
