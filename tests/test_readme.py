@@ -12,7 +12,8 @@ import pytest
 import runstore as package
 from runstore.cli._place import LOCAL_POLL_SECONDS, REMOTE_POLL_SECONDS
 from runstore.remote._appended import EXIT_SECONDS, FLUSH_SECONDS
-from runstore.remote._s3_client import BUDGET_SECONDS, FIRST_BUDGET_SECONDS
+from runstore.remote._retry import BUDGET_SECONDS
+from runstore.remote._s3_client import FIRST_BUDGET_SECONDS
 from runstore.remote._s3_commit import COPY_PART, SMALLEST_PART
 from tests import commands, scripts
 

@@ -71,8 +71,8 @@ class Committer(ABC):
             What the object is then.
         """
 
-    async def abort(self, upload_ids: Sequence[str]) -> None:  # noqa: B027  right where there are none
-        """Drop unfinished uploads."""
+    async def abort(self, attempts: Sequence[str]) -> None:  # noqa: B027  right where they leave nothing
+        """Free what attempts have left that nobody finishes."""
 
     @abstractmethod
     def forget(self) -> None:
@@ -108,7 +108,7 @@ class AppendedFile:
         self._may_not_deliver: set[Hashable] = set()
         self._delivering = False
         self._wait = 0.0
-        self._turn: asyncio.Lock | None = None
+        self._turn = asyncio.Lock()
 
     def use(self, credentials: Hashable, committer: Callable[[], Committer]) -> bool:
         """Deliver with the credentials of who appended last.
@@ -215,14 +215,9 @@ class AppendedFile:
 
     async def _learn(self) -> None:
         """Note what the appends are made to, so that a later process can tell whether it is still there."""
-        async with self._in_turn():
+        async with self._turn:
             base = await self._committer.learn()
             await in_thread(self.spool.remember, base)
-
-    def _in_turn(self) -> asyncio.Lock:
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        return self._turn
 
     async def flush(self) -> None:
         """Deliver everything that is pending now.
@@ -232,7 +227,7 @@ class AppendedFile:
         """
         if not self.spool.pending:
             return
-        async with self._in_turn():
+        async with self._turn:
             try:
                 await self._flush()
                 self.failure = None
@@ -266,7 +261,9 @@ class AppendedFile:
             if not all(segment.file.abandoned for segment in segments):
                 raise
             return
-        await self._committer.abort([upload for segment in segments for upload in _left_over(segment)])
+        # What a dead owner may have left unfinished; a living one ends its own.
+        abandoned = [segment for segment in segments if segment.file.abandoned]
+        await self._committer.abort([attempt for segment in abandoned for attempt in segment.attempts])
         await in_thread(self.spool.remember, base)
         await in_thread(self.spool.drop, segments)
 
@@ -282,7 +279,7 @@ class AppendedFile:
 
     async def close(self) -> None:
         """Give up the lock file when nothing is pending."""
-        async with self._in_turn():
+        async with self._turn:
             await in_thread(self.spool.close)
             if not self.spool.pending:
                 self._committer.forget()
@@ -292,11 +289,6 @@ class AppendedFile:
         """The object was written or removed otherwise: what is known of it no longer holds."""
         self._committer.forget()
         await in_thread(self.spool.remember, None)
-
-
-def _left_over(segment: Segment) -> list[str]:
-    """Uploads that a dead owner may have left unfinished; a living one aborts its own."""
-    return segment.uploads if segment.file.abandoned else []
 
 
 class _AppendedFiles:

@@ -33,10 +33,6 @@ class Target(NamedTuple):
     endpoint: str
     secrets: frozenset[str] = frozenset()
 
-    def at(self, url: str) -> Target:
-        """The same server, another object."""
-        return self._replace(url=url)
-
 
 _CONFLICT = {"409", "412", "ConditionalRequestConflict", "NoSuchUpload", "PreconditionFailed"}
 

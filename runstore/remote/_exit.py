@@ -84,4 +84,4 @@ def _disconnect() -> None:
 
 async def _disconnect_all() -> None:
     async with asyncio.timeout(1):
-        await clients.disconnect()
+        await clients.close()

@@ -8,7 +8,13 @@ from collections.abc import Hashable
 from runstore.remote._appended import Committer
 from runstore.storage._base import StorageListing, StorageStat
 
-__all__ = ["RemoteFiles"]
+__all__ = ["RemoteFiles", "is_wanted"]
+
+
+def is_wanted(path: str, starting: str, depth: int | None) -> bool:
+    """Whether `afind` looks for what is at a relative path of a flat listing; a folder's own entry is not."""
+    named = bool(path) and not path.endswith("/")
+    return named and path.startswith(starting) and (depth is None or path.count("/") < depth)
 
 
 class RemoteFiles(ABC):

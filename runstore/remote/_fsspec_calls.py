@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from runstore.remote._shared import Shared
 from runstore.storage._bridge import call_on_io_loop, in_thread, on_fork
 
 __all__ = ["Filesystem", "filesystems"]
@@ -21,10 +22,11 @@ T = TypeVar("T")
 EXIT_SECONDS = 1.0
 
 
-class Filesystem:
+class Filesystem(Shared):
     """One filesystem of this process, made at its first call."""
 
     def __init__(self, kind: Any, options: Mapping[str, Any], instance: Any, lock: threading.Lock) -> None:
+        super().__init__()
         self._kind = kind
         self._options = options
         self._made: Any = instance
@@ -32,21 +34,11 @@ class Filesystem:
         # fsspec does not say that filesystems may be shared by threads; some must not.
         self._one_at_a_time = lock
         self._making = asyncio.Lock()
-        self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self.process = os.getpid()
 
-    def hold(self, holder: object) -> None:
-        """Keep connections open until this holder, and all others, have released them or are gone."""
-        self._holders.add(holder)
-
-    async def release(self, holder: object) -> None:
-        """Let go of what was made here when nobody else holds it."""
-        self._holders.discard(holder)
-        if not self._holders and not self._given:
-            await self.close()
-
     async def close(self) -> None:
-        """Let go of what was made here; its connections are closed."""
+        if self._given:  # what was not made here is not closed here
+            return
         made, self._made = self._made, None
         if made is not None and self._kind.async_impl:
             await _finalize(made)

@@ -18,7 +18,7 @@ from typing import Any
 
 from runstore.errors import BucketNotFoundError, NotFoundError, RunStoreError, StorageIOError
 from runstore.remote._errors import Target, remote_error
-from runstore.remote._files import RemoteFiles
+from runstore.remote._files import RemoteFiles, is_wanted
 from runstore.remote._fsspec_calls import Filesystem, filesystems
 from runstore.remote._fsspec_errors import understood
 from runstore.remote._whole_rewrite import WholeRewrite
@@ -247,14 +247,7 @@ class FsspecFiles(RemoteFiles):
         if not isinstance(found, Mapping):  # what adlfs says of a file
             return {}
         named = {path.removeprefix(key).lstrip("/"): info for path, info in found.items()}
-        names = sorted(
-            name
-            for name in named
-            if name
-            and not name.endswith("/")
-            and name.startswith(starting)
-            and (depth is None or name.count("/") < depth)
-        )
+        names = sorted(name for name in named if is_wanted(name, starting, depth))
         return dict(zip(names, await self._stats([named[name] for name in names]), strict=True))
 
     def committer(self, key: str) -> WholeRewrite:

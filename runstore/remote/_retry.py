@@ -9,8 +9,10 @@ from runstore.errors import RunStoreError, UnavailableError
 from runstore.remote._errors import retry_after
 from runstore.storage._bridge import still_wanted_after
 
-__all__ = ["Attempts"]
+__all__ = ["BUDGET_SECONDS", "Attempts"]
 
+# How long an operation goes on trying.
+BUDGET_SECONDS = 20.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 LONGEST_CONFLICT_PAUSE = 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
@@ -19,15 +18,15 @@ from runstore.remote._errors import (
     without_userinfo,
 )
 from runstore.remote._redaction import blot_out, secrets_among, secrets_in
-from runstore.remote._retry import Attempts
+from runstore.remote._retry import BUDGET_SECONDS, Attempts
+from runstore.remote._shared import Shared
 from runstore.storage._bridge import in_thread, no_fork, on_fork
 
 __all__ = ["Got", "S3Client", "clients"]
 
 T = TypeVar("T")
 
-# How long an operation goes on trying. An endpoint that never answered is likely a wrong one.
-BUDGET_SECONDS = 20.0
+# An endpoint that never answered is likely a wrong one.
 FIRST_BUDGET_SECONDS = 2.0
 ANSWER_SECONDS = 20.0
 FIRST_ANSWER_SECONDS = 5.0
@@ -44,13 +43,13 @@ class Got(NamedTuple):
     answer: dict[str, Any]
 
 
-class S3Client:
+class S3Client(Shared):
     """Requests with retries, their errors turned into those of this package."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
         self._options = dict(options)
         self.secrets = secrets_in(options)
-        self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._filesystem: Any = None
         self._connecting = asyncio.Lock()
         self._asking = asyncio.Lock()
@@ -60,23 +59,12 @@ class S3Client:
 
     # ---- connection
 
-    def hold(self, holder: object) -> None:
-        """Keep the connections open until this holder, and all others, have released them or are gone."""
-        self._holders.add(holder)
-
-    async def release(self, holder: object) -> None:
-        """Close the connections when nobody else holds them; a later request opens new ones."""
-        self._holders.discard(holder)
-        if not self._holders:
-            await self.disconnect()
-
     @property
     def connected(self) -> bool:
         """Whether there is something to close."""
         return self._filesystem is not None
 
-    async def disconnect(self) -> None:
-        """Close the connections."""
+    async def close(self) -> None:
         filesystem, self._filesystem = self._filesystem, None
         if filesystem is not None:
             client = await filesystem.set_session()
@@ -359,9 +347,9 @@ class _Clients:
     def connected(self) -> bool:
         return any(client.connected for client in list(self._by_options.values()))
 
-    async def disconnect(self) -> None:
+    async def close(self) -> None:
         for client in list(self._by_options.values()):
-            await client.disconnect()
+            await client.close()
 
 
 clients = _Clients()

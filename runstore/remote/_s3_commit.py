@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -113,6 +114,7 @@ class S3Committer(Committer):
         self._client = client
         self._bucket = bucket
         self._key = key
+        self._where = {"Bucket": bucket, "Key": key}
         self._url = url
         self._object: _Object | None = None
         self._unfinished: list[str] = []  # uploads that could not be aborted
@@ -130,23 +132,22 @@ class S3Committer(Committer):
         await self._client.prepare(self._url)
 
     async def learn(self) -> Base:
-        if self._object is None:
-            self._know(await self._look())
-        assert self._object is not None  # noqa: S101  for the type checker
-        return self._object.base
+        return (await self._known()).base
+
+    async def _known(self) -> _Object:
+        return self._object or self._know(await self._look())
 
     async def commit(self, segments: Sequence[Segment], spool: Spool) -> Base:
         attempts = Attempts(self._client.budget)
         while True:
-            now = await self.learn()
-            assert self._object is not None  # noqa: S101  for the type checker
-            fresh = [segment for segment in segments if not self._object.marks.holds(segment.file)]
-            fresh = await self.without_stale(fresh, now, spool)
+            now = await self._known()
+            fresh = [segment for segment in segments if not now.marks.holds(segment.file)]
+            fresh = await self.without_stale(fresh, now.base, spool)
             if not fresh:
-                return now
+                return now.base
             begin = time.monotonic()
             try:
-                before = await self._read(self._object, fresh)
+                before = await self._read(now, fresh)
                 self._know(await self._append(before, fresh, spool))
                 self.took = time.monotonic() - begin
                 await self.abort(self._unfinished)
@@ -163,12 +164,13 @@ class S3Committer(Committer):
 
     # ---- what is there
 
-    def _know(self, found: _Object) -> None:
+    def _know(self, found: _Object) -> _Object:
         self._object = found
         if found.content:
             _contents.keep(self, len(found.content))
         else:
             _contents.drop(self)
+        return found
 
     async def _look(self) -> _Object:
         head = await self._client.head(self._url, self._bucket, self._key)
@@ -193,9 +195,7 @@ class S3Committer(Committer):
 
     async def _bytes(self, found: _Object, start: int) -> bytes:
         """The object from `start` on, and nothing else: what is sent anew must be what was there."""
-        got = await self._client.get(
-            self._url, Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-", IfMatch=found.etag
-        )
+        got = await self._client.get(self._url, **self._where, Range=f"bytes={start}-", IfMatch=found.etag)
         if got.answer.get("ETag") != found.etag or len(got.data) != found.size - start:
             msg = f"The server sent {len(got.data)} bytes of another object than the one asked for"
             raise UnavailableError(errno.EIO, msg, self._url)
@@ -224,56 +224,40 @@ class S3Committer(Committer):
         )
 
     async def _put(self, before: _Object, content: bytes, marks: Marks) -> dict[str, Any]:
+        described = before.described(marks)
         return await self._client.once(
-            "PutObject",
-            self._url,
-            Bucket=self._bucket,
-            Key=self._key,
-            Body=content,
-            **before.described(marks),
-            **before.condition,
+            "PutObject", self._url, **self._where, Body=content, **described, **before.condition
         )
 
     async def _compose(
         self, before: _Object, data: bytes, marks: Marks, spool: Spool, newest: Segment
     ) -> dict[str, Any]:
         """A multipart upload: what is there copied by the server, then the new bytes."""
-        where = {"Bucket": self._bucket, "Key": self._key}
-        begun = await self._client.request(
-            "CreateMultipartUpload", self._url, **where, **before.described(marks)
-        )
-        upload = {**where, "UploadId": begun["UploadId"]}
-        await in_thread(spool.note_upload, newest, begun["UploadId"])
-        try:
+        async with self._upload(before.described(marks)) as upload:
+            await in_thread(spool.note_attempt, newest, upload["UploadId"])
             parts = await self._send_parts(before, data, upload)
             return await self._client.once(
-                "CompleteMultipartUpload",
-                self._url,
-                **upload,
-                **before.condition,
-                MultipartUpload={"Parts": parts},
+                "CompleteMultipartUpload", self._url, **upload, **parts, **before.condition
             )
-        except BaseException:
-            await self.abort([begun["UploadId"]])
-            raise
 
     async def write_parts(self, data: bytes) -> None:
         """Replace the object by a multipart upload."""
-        where = {"Bucket": self._bucket, "Key": self._key}
-        begun = await self._client.request(
-            "CreateMultipartUpload", self._url, **where, Metadata=metadata_of_new()
-        )
-        upload = {**where, "UploadId": begun["UploadId"]}
-        try:
+        async with self._upload({"Metadata": metadata_of_new()}) as upload:
             parts = await self._send_parts(_Object(), data, upload)
-            await self._client.request(
-                "CompleteMultipartUpload", self._url, **upload, MultipartUpload={"Parts": parts}
-            )
+            await self._client.request("CompleteMultipartUpload", self._url, **upload, **parts)
+
+    @asynccontextmanager
+    async def _upload(self, described: dict[str, Any]) -> AsyncIterator[dict[str, str]]:
+        """The parameters of a multipart upload, which is aborted when it fails."""
+        begun = await self._client.request("CreateMultipartUpload", self._url, **self._where, **described)
+        try:
+            yield {**self._where, "UploadId": begun["UploadId"]}
         except BaseException:
             await self.abort([begun["UploadId"]])
             raise
 
-    async def _send_parts(self, before: _Object, data: bytes, upload: dict[str, Any]) -> list[dict[str, Any]]:
+    async def _send_parts(self, before: _Object, data: bytes, upload: dict[str, str]) -> dict[str, Any]:
+        """Send all parts; what completes the upload."""
         if before.content is not None:
             data, copies = before.content + data, []
         else:
@@ -286,34 +270,32 @@ class S3Committer(Committer):
             partial(self._send_part, chunk, number, upload)
             for number, chunk in enumerate(chunks, len(copies) + 1)
         ]
-        return await gather(calls, COPIES_AT_ONCE)
+        return {"MultipartUpload": {"Parts": await gather(calls, COPIES_AT_ONCE)}}
 
     async def _copy_part(
-        self, before: _Object, span: tuple[int, int], number: int, upload: dict[str, Any]
+        self, before: _Object, span: tuple[int, int], number: int, upload: dict[str, str]
     ) -> dict[str, Any]:
         answer = await self._client.request(
             "UploadPartCopy",
             self._url,
             **upload,
             PartNumber=number,
-            CopySource={"Bucket": self._bucket, "Key": self._key},
+            CopySource=self._where,
             CopySourceIfMatch=before.etag,
             CopySourceRange=f"bytes={span[0]}-{span[1] - 1}",
         )
         return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
 
-    async def _send_part(self, chunk: bytes, number: int, upload: dict[str, Any]) -> dict[str, Any]:
+    async def _send_part(self, chunk: bytes, number: int, upload: dict[str, str]) -> dict[str, Any]:
         answer = await self._client.request("UploadPart", self._url, **upload, PartNumber=number, Body=chunk)
         sums = {name: value for name, value in answer.items() if name.startswith("Checksum") and value}
         return {"PartNumber": number, "ETag": answer["ETag"], **sums}
 
-    async def abort(self, upload_ids: Sequence[str]) -> None:
+    async def abort(self, attempts: Sequence[str]) -> None:
         """Free what multipart uploads have stored that nobody completes; as far as rights go."""
-        for upload_id in list(upload_ids):
+        for upload_id in list(attempts):
             try:
-                await self._client.once(
-                    "AbortMultipartUpload", self._url, Bucket=self._bucket, Key=self._key, UploadId=upload_id
-                )
+                await self._client.once("AbortMultipartUpload", self._url, **self._where, UploadId=upload_id)
             except UnavailableError:
                 if upload_id not in self._unfinished:
                     self._unfinished.append(upload_id)  # after the next commit

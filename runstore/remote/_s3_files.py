@@ -10,7 +10,7 @@ from typing import Any
 
 from runstore.errors import InvalidInputError, StorageIOError
 from runstore.remote._errors import error_code, remote_error, without_userinfo
-from runstore.remote._files import RemoteFiles
+from runstore.remote._files import RemoteFiles, is_wanted
 from runstore.remote._s3_client import S3Client, clients
 from runstore.remote._s3_commit import S3Committer, metadata_of_new
 from runstore.storage._base import StorageListing, StorageStat
@@ -132,11 +132,8 @@ class S3Files(RemoteFiles):
         prefix = f"{key}/" if key else ""
         found: dict[str, StorageStat] = {}
         async for page in self._pages(prefix + starting):
-            found |= {
-                name: stat
-                for name, stat in _entries(page, prefix)
-                if name and not name.endswith("/") and (depth is None or name.count("/") < depth)
-            }
+            entries = _entries(page, prefix)
+            found |= {name: stat for name, stat in entries if is_wanted(name, starting, depth)}
         return dict(sorted(found.items()))
 
     async def _pages(self, prefix: str, **parameters: str) -> AsyncIterator[dict[str, Any]]:

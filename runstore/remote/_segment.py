@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 __all__ = [
     "UNKNOWN",
+    "Attempt",
     "Base",
     "Frame",
     "Sealed",
     "Segment",
-    "Upload",
     "encode_appends",
     "encode_note",
     "joined",
@@ -50,10 +50,11 @@ UNKNOWN = Base("", 0)
 """What every object can have come from."""
 
 
-class Upload(NamedTuple):
-    """A multipart upload that was begun, to be aborted if nobody completes it."""
+class Attempt(NamedTuple):
+    """An attempt to commit a segment, noted before anything is sent."""
 
-    upload_id: str
+    mark: str
+    """What tells whether it went through: the id of an upload, say."""
 
 
 class Sealed(NamedTuple):
@@ -76,13 +77,13 @@ class Segment:
         file: Where it lies, and whose it is.
         frames: The appends.
         base: What they were made to, `None` when that was never known.
-        uploads: Ids of multipart uploads begun for it.
+        attempts: The marks of attempts to commit it.
     """
 
     file: Sealed
     frames: list[Frame]
     base: Base | None
-    uploads: list[str]
+    attempts: list[str]
 
     @property
     def size(self) -> int:
@@ -104,7 +105,7 @@ def encode_appends(appends: Iterable[tuple[bytes, bool]]) -> bytes:
     return b"".join([_frame(_APART if apart else _PLAIN, data) for data, apart in appends])
 
 
-def encode_note(note: Base | Upload) -> bytes:
+def encode_note(note: Base | Attempt) -> bytes:
     """The frame of something to remember beside the appends."""
     return _frame(_NOTE, json.dumps(note._asdict()).encode())
 
@@ -112,7 +113,7 @@ def encode_note(note: Base | Upload) -> bytes:
 def read_segment(file: Sealed, data: bytes) -> Segment:
     """The segment that a file holds, up to the first frame that does not check out."""
     frames: list[Frame] = []
-    notes: list[Base | Upload | None] = []
+    notes: list[Base | Attempt | None] = []
     offset = 0
     while len(data) - offset >= _HEADER.size:
         kind, length, checksum = _HEADER.unpack_from(data, offset)
@@ -125,18 +126,18 @@ def read_segment(file: Sealed, data: bytes) -> Segment:
             frames.append(Frame(body, kind == _APART))
         offset += _HEADER.size + length
     bases = [note for note in notes if isinstance(note, Base)]
-    uploads = [note.upload_id for note in notes if isinstance(note, Upload)]
-    return Segment(file, frames, bases[-1] if bases else None, uploads)
+    attempts = [note.mark for note in notes if isinstance(note, Attempt)]
+    return Segment(file, frames, bases[-1] if bases else None, attempts)
 
 
-def _read_note(body: bytes) -> Base | Upload | None:
+def _read_note(body: bytes) -> Base | Attempt | None:
     """A note, `None` for one of another version's."""
     try:
         match json.loads(body):
             case {"generation": str(generation), "size": int(size)}:
                 return Base(generation, size)
-            case {"upload_id": str(upload_id)}:
-                return Upload(upload_id)
+            case {"mark": str(mark)}:
+                return Attempt(mark)
     except ValueError:
         pass
     return None

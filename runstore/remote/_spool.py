@@ -1,7 +1,7 @@
 """Appends that have not reached the bucket yet, in files on the local disk.
 
-A spool belongs to one process and one object. It is a lock file, which its owner holds locked as long
-as it lives, and segments: appends go to the open one, and a commit takes the sealed ones. The name of
+A spool belongs to one process and one object. It is a lock file, which its owner holds locked while
+anything is pending, and segments: appends go to the open one, and a commit takes the sealed ones. The name of
 a segment, its owner and number, is also what the object's metadata says when it has arrived; so what a
 dead owner left can be told from what had arrived, by any process that finds the lock free.
 
@@ -29,10 +29,10 @@ from runstore.errors import RunStoreError, SpoolKeptWarning
 from runstore.remote._errors import warn
 from runstore.remote._segment import (
     UNKNOWN,
+    Attempt,
     Base,
     Sealed,
     Segment,
-    Upload,
     encode_appends,
     encode_note,
     joined,
@@ -45,8 +45,8 @@ from runstore.storage._errors import write_error
 __all__ = ["Place", "Spool", "spool_folder", "spooled_keys"]
 
 VARIABLE = "RUNSTORE_SPOOL_DIR"
-# A commit takes so much at a time; what waited longer for its server takes several.
 MOST_TRIES = 100
+# A commit takes so much at a time; what waited longer for its server takes several.
 SEGMENT_SIZE = 32 * 1024 * 1024
 
 
@@ -104,13 +104,11 @@ class _Lock(NamedTuple):
         os.close(self.descriptor)
 
 
-def _take(path: str, flags: int = 0) -> int | None:
-    """A descriptor of the lock file, locked; `None` when another process has it, or it is gone."""
+def _take(path: str) -> int | None:
+    """A descriptor of a lock file, locked; `None` when another process has it, or it is gone."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, IsADirectoryError, PermissionError):
-        if flags and not os.path.exists(path):
-            raise  # it is to be made, and cannot be
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,7 +212,7 @@ class Spool:
         os.unlink(self._segment_path(self._number))
         self._release_own()
 
-    def _write_note(self, note: Base | Upload) -> None:
+    def _write_note(self, note: Base | Attempt) -> None:
         data = encode_note(note)
         _write_whole(self._open, data, self._open_size)
         self._open_size += len(data)
@@ -227,10 +225,10 @@ class Spool:
                 with contextlib.suppress(OSError):  # a full disk: this one goes without
                     self._write_note(base or UNKNOWN)
 
-    def note_upload(self, segment: Segment, upload_id: str) -> None:
-        """Note a multipart upload before its first part is sent."""
+    def note_attempt(self, segment: Segment, mark: str) -> None:
+        """Note an attempt to commit a segment, before anything is sent."""
         with contextlib.suppress(OSError), open(segment.file.path, "ab", buffering=0) as file:
-            file.write(encode_note(Upload(upload_id)))
+            file.write(encode_note(Attempt(mark)))
 
     def _seal(self) -> None:
         if self._open < 0:
@@ -350,26 +348,31 @@ def _write_whole(descriptor: int, data: bytes, size: int) -> None:
 
 def _new_lock(place: Place, owner: str) -> _Lock:
     """The lock file of an owner, made and locked."""
-    machine, boot = _machine()
-    header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
-    path = str(place.folder / f"{owner}.lock")
     for _ in range(MOST_TRIES):
-        # Others may remove the empty folder in between. They see the file only once it is locked.
+        # Others remove the folder while it is empty.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = _take(f"{path}-making", os.O_CREAT)
-            if descriptor is not None:
-                lock = _Lock(owner, f"{path}-making", descriptor)
-                try:
-                    _write_whole(descriptor, json.dumps(place._asdict() | header).encode(), 0)
-                    os.rename(lock.path, path)
-                except BaseException:
-                    lock.release()
-                    raise
-                return lock._replace(path=path)
+            return _make_lock(place, owner)
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # says what is in the way
     msg = "the lock file of a new spool cannot be made"
     raise OSError(errno.EBUSY, msg)
+
+
+def _make_lock(place: Place, owner: str) -> _Lock:
+    """Others see the file only once it is whole and locked, so that nobody takes it for a dead one's."""
+    machine, boot = _machine()
+    header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
+    path = str(place.folder / f"{owner}.lock")
+    making = f"{path}.{secrets.token_hex(4)}"
+    lock = _Lock(owner, making, os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        fcntl.flock(lock.descriptor, fcntl.LOCK_EX)
+        _write_whole(lock.descriptor, json.dumps(place._asdict() | header).encode(), 0)
+        os.rename(making, path)
+    except BaseException:
+        lock.release()
+        raise
+    return lock._replace(path=path)
 
 
 def _abandoned(place: Place) -> Iterator[_Lock]:
@@ -393,7 +396,7 @@ def _header(path: str) -> dict[str, Any]:
     try:
         header = json.loads(Path(path).read_bytes())
     except (OSError, ValueError):
-        return {}  # killed before it was written: there is nothing to deliver
+        return {}  # not one of ours, or damaged: only the segments beside it tell
     return header if isinstance(header, dict) else {}
 
 

@@ -155,8 +155,7 @@ class FsspecStorage(Storage):
     # ---- writing
 
     async def awrite(self, path: str, data: bytes) -> None:
-        data = data if type(data) is bytes else as_bytes(path, data)
-        await on_io_loop(finish, partial(self._write, check_file(path), data))
+        await on_io_loop(finish, partial(self._write, check_file(path), as_bytes(path, data)))
 
     async def _write(self, checked: str, data: bytes) -> None:
         await self._changed(checked, partial(self._files.write, self._key(checked), data))
@@ -186,10 +185,10 @@ class FsspecStorage(Storage):
     # ---- appending
 
     async def aappend(self, path: str, data: bytes) -> None:
-        await self._append(path, Append(_bytes(path, data), whole_lines=False, durable=False))
+        await self._append(path, Append(as_bytes(path, data), whole_lines=False, durable=False))
 
     async def aappend_lines(self, path: str, data: bytes) -> None:
-        await self._append(path, Append(_bytes(path, data), whole_lines=True, durable=False))
+        await self._append(path, Append(as_bytes(path, data), whole_lines=True, durable=False))
 
     async def _append(self, path: str, append: Append) -> None:
         checked = check_file(path)
@@ -215,18 +214,21 @@ class FsspecStorage(Storage):
     def _appended(self, place: Place) -> AppendedFile:
         """A file to append to: with the credentials and the interval of this storage from now on."""
         file = self._delivered(place)
-        file.use(self._files.identity(), partial(self._files.committer, place.key))
+        self._use(file)
         file.interval = self._interval
         return file
 
     def _delivered(self, place: Place) -> AppendedFile:
         """A file to deliver: as who appended to it says, unless there is nobody, or that was refused."""
-        files = self._files
-        files.hold(self)
-        file = appended_files.get(place, files.url(place.key))
+        self._files.hold(self)
+        file = appended_files.get(place, self._files.url(place.key))
         if file.lacks_credentials:
-            file.use(files.identity(), partial(files.committer, place.key))
+            self._use(file)
         return file
+
+    def _use(self, file: AppendedFile) -> bool:
+        """Have a file delivered with this storage's credentials; whether these are others than before."""
+        return file.use(self._files.identity(), partial(self._files.committer, file.place.key))
 
     async def _place(self, checked: str) -> Place:
         place = self._places.get(checked)
@@ -262,7 +264,7 @@ class FsspecStorage(Storage):
         try:
             await file.flush()
         except PermissionError:
-            if not file.use(self._files.identity(), partial(self._files.committer, file.place.key)):
+            if not self._use(file):
                 raise
             await file.flush()
 
@@ -350,7 +352,3 @@ def _in_the_shadow_of(error: BaseException | None) -> Iterator[None]:
         if error is None:
             raise
         error.add_note(f"Besides, closing the storage failed: {failure}")
-
-
-def _bytes(path: str, data: bytes) -> bytes:
-    return data if type(data) is bytes else as_bytes(path, data)

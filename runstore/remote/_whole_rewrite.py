@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runstore.errors import RunStoreError
 from runstore.remote._appended import Committer
-from runstore.remote._retry import Attempts
+from runstore.remote._retry import BUDGET_SECONDS, Attempts
 from runstore.remote._segment import Base, Segment, joined
 from runstore.remote._spool import Spool
 from runstore.storage._bridge import in_thread
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from runstore.remote._files import RemoteFiles
 
 __all__ = ["WholeRewrite"]
-
-BUDGET_SECONDS = 20.0
 
 
 class WholeRewrite(Committer):
@@ -41,7 +39,7 @@ class WholeRewrite(Committer):
 
     async def commit(self, segments: Sequence[Segment], spool: Spool) -> Base:
         attempts = Attempts(BUDGET_SECONDS)
-        starts = {segment.file.path: [int(start) for start in segment.uploads] for segment in segments}
+        starts = {segment.file.path: [int(start) for start in segment.attempts] for segment in segments}
         while True:
             begin = time.monotonic()
             try:
@@ -66,7 +64,7 @@ class WholeRewrite(Committer):
             return Base("", len(content))
         for segment in fresh:
             starts[segment.file.path].append(len(content))
-            await in_thread(spool.note_upload, segment, str(len(content)))
+            await in_thread(spool.note_attempt, segment, str(len(content)))
             content += joined([segment], content[-1:])
         await self._files.write(self._key, content)
         return Base("", len(content))

@@ -94,6 +94,8 @@ def as_bytes(path: str, data: object) -> bytes:
     Raises:
         TypeError: It is not bytes or the like.
     """
+    if type(data) is bytes:
+        return data
     try:
         return bytes(memoryview(data))  # type: ignore[arg-type]  # that is what is found out
     except TypeError as error:
