@@ -15,7 +15,8 @@ from runstore.errors import NotFoundError
 from runstore.jsonl._decode import Parsed, Record, parse_lines, parse_tail
 from runstore.jsonl._position import ANCHOR_SIZE, Bookmark, Position
 from runstore.storage._base import Storage
-from runstore.storage._bridge import breathe, is_inline, settle
+from runstore.storage._bridge import breathe, is_inline
+from runstore.storage._patience import settle
 
 __all__ = [
     "NOTHING_NEW",

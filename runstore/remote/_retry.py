@@ -7,7 +7,7 @@ import time
 
 from runstore.errors import RunStoreError, UnavailableError
 from runstore.remote._errors import retry_after
-from runstore.storage._bridge import still_wanted_after
+from runstore.storage._patience import still_wanted_after
 
 __all__ = ["BUDGET_SECONDS", "Attempts"]
 

@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
-from runstore.storage._bridge import in_thread, is_inline, on_fork, running_loop, settle
+from runstore.storage._bridge import in_thread, is_inline, on_fork, running_loop
+from runstore.storage._patience import settle
 
 __all__ = ["Append", "in_turn", "queue_append"]
 

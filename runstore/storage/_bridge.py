@@ -21,12 +21,13 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from runstore.errors import EventLoopError
+from runstore.storage._crossing import Hop, PoolExecutor, Visit
+from runstore.storage._patience import settle
 from runstore.storage._threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ __all__ = [
     "breathe",
     "call_on_io_loop",
     "drive",
-    "finish",
     "gather",
     "in_thread",
     "is_inline",
@@ -46,9 +46,7 @@ __all__ = [
     "on_io_loop",
     "pause",
     "running_loop",
-    "settle",
     "spawn_on_io_loop",
-    "still_wanted_after",
 ]
 
 P = ParamSpec("P")
@@ -109,31 +107,6 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise EventLoopError(msg) from None
 
 
-class _PoolExecutor(ThreadPoolExecutor):
-    """What clients on the I/O loop run in threads (resolving names, say), in those of this module's pool.
-
-    Those need not be joined at exit, and do without a new one where none can start any more.
-    """
-
-    def __init__(self, pool: ThreadPool) -> None:
-        super().__init__(1, "runstore-none")  # it never starts one of its own
-        self._pool = pool
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future: Future[T] = Future()
-        self._pool.start(functools.partial(self._make, future, functools.partial(fn, *args, **kwargs)))
-        return future
-
-    @staticmethod
-    def _make(future: Future[T], call: Callable[[], T]) -> Callable[[], None]:
-        if not future.set_running_or_notify_cancel():
-            return _nothing
-        try:
-            return functools.partial(future.set_result, call())
-        except BaseException as error:  # noqa: BLE001  whatever it was, it belongs to the caller
-            return functools.partial(future.set_exception, error)
-
-
 class _IOLoop:
     """One asyncio loop in a daemon thread, entered through an anyio portal that is never left."""
 
@@ -159,7 +132,7 @@ class _IOLoop:
 
     async def _hold_portal(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.loop.set_default_executor(_PoolExecutor(_shared.follower_polls))
+        self.loop.set_default_executor(PoolExecutor(_shared.follower_polls))
         async with self._portal_type() as portal:
             self._ready.set_result(portal)
             await portal.sleep_until_stopped()
@@ -266,62 +239,6 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _nothing() -> None:
-    """The report of a call that was taken back."""
-
-
-class _Hop(Executor):
-    """The executor of one hop: a call in a thread, its outcome brought back to the loop at one go.
-
-    Its future is the loop's own, which `run_in_executor` hands out as it is. A cancelled caller can
-    take the call back before a thread has begun it, and else wait for its end.
-    """
-
-    def __init__(self, pool: ThreadPool, loop: asyncio.AbstractEventLoop) -> None:
-        self._pool = pool
-        self._loop = loop
-        self._begun = threading.Lock()  # taken by whoever comes first: the thread, or who takes it back
-        self._over = False
-        self._waiting: asyncio.Future[None] | None = None
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
-        future = self._loop.create_future()
-        self._pool.start(functools.partial(self._make, future, fn, args))
-        return future  # type: ignore[return-value]  # asyncio takes its own futures too
-
-    def _make(
-        self, future: asyncio.Future[Any], function: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        if not self._begun.acquire(blocking=False):
-            return _nothing
-        try:
-            result, error = function(*args), None
-        except BaseException as raised:  # noqa: BLE001  whatever it was, it belongs to the caller
-            result, error = None, raised
-        return functools.partial(self._report, future, result, error)
-
-    def _report(self, *outcome: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed with this under way
-            self._loop.call_soon_threadsafe(self._deliver, *outcome)
-
-    def _deliver(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-        self._over = True
-        if self._waiting is not None:
-            self._waiting.set_result(None)
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    async def give_up(self) -> None:
-        """Take the call back, or wait for its end when a thread has begun it."""
-        if not self._over and not self._begun.acquire(blocking=False):
-            self._waiting = self._loop.create_future()
-            await settle(self._waiting)
-
-
 async def in_thread(function: Callable[..., T], /, *args: Any) -> T:
     """Run a blocking function: in place under `drive`, else in a thread, one hop in all.
 
@@ -333,59 +250,13 @@ async def in_thread(function: Callable[..., T], /, *args: Any) -> T:
     loop = running_loop()
     io_loop = _shared.io_loop
     polls = io_loop is not None and io_loop.loop is loop
-    hop = _Hop(_shared.follower_polls if polls else _shared.operations, loop)
+    hop = Hop(_shared.follower_polls if polls else _shared.operations, loop)
     try:
         result: T = await _shared.hop(function, args, executor=hop, loop=loop)
     except asyncio.CancelledError:
         await hop.give_up()
         raise
     return result
-
-
-async def settle(future: asyncio.Future[Any]) -> None:
-    """Wait for a future that must not be abandoned, however often the caller is cancelled."""
-    import anyio  # noqa: PLC0415  only a cancelled operation comes here
-
-    with anyio.CancelScope(shield=True):
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([future])
-    if not future.cancelled():
-        future.exception()  # marked as seen: the caller raises its cancellation instead
-
-
-_given_up: ContextVar[asyncio.Event | None] = ContextVar("_given_up", default=None)
-
-
-async def finish(call: Callable[[], Awaitable[T]]) -> T:
-    """The result of `call()`, which is not broken off: a cancelled caller waits for its end, then raises.
-
-    Only what waits in `still_wanted_after` there is told, and ends sooner.
-    """
-    given_up = _given_up.get() or asyncio.Event()
-    token = _given_up.set(given_up)
-    try:
-        task = asyncio.ensure_future(call())
-    finally:
-        _given_up.reset(token)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        given_up.set()
-        await settle(task)
-        raise
-
-
-async def still_wanted_after(seconds: float) -> bool:
-    """Wait, and tell whether the caller of `finish` that this runs for has not been cancelled by then."""
-    given_up = _given_up.get()
-    if given_up is None:
-        await asyncio.sleep(seconds)
-        return True
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await given_up.wait()
-    return not given_up.is_set()
 
 
 async def breathe() -> None:
@@ -460,52 +331,6 @@ def spawn_on_io_loop(function: Callable[[], Awaitable[T]]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(task(), loop)
 
 
-class _Visit:
-    """A call that a task of another loop makes on the I/O loop."""
-
-    def __init__(self, caller: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> None:
-        self._caller = caller
-        self._call = call
-        self._task: asyncio.Future[Any] | None = None
-        self.outcome: asyncio.Future[Any] = caller.create_future()
-        self.over: asyncio.Future[None] = caller.create_future()
-
-    def begin(self) -> None:
-        if self.outcome.done():  # the caller has given up
-            self._call_back(self.over.set_result, None)
-            return
-        self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(self._report)
-
-    async def _run(self) -> Any:
-        return await self._call()
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _report(self, task: asyncio.Future[Any]) -> None:
-        # Of a task that was cancelled before its first step no line runs, but this does.
-        if not task.cancelled():
-            task.exception()  # marked as seen: whatever it was, it belongs to the caller
-        self._call_back(self._deliver, task)
-
-    def _call_back(self, function: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the caller's loop was closed meanwhile
-            self._caller.call_soon_threadsafe(function, *args)
-
-    def _deliver(self, task: asyncio.Future[Any]) -> None:
-        self.over.set_result(None)
-        if self.outcome.cancelled():
-            return
-        if task.cancelled():
-            self.outcome.cancel()
-        elif (error := task.exception()) is not None:
-            self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(task.result())
-
-
 async def on_io_loop(function: Callable[..., Awaitable[T]], /, *args: Any) -> T:
     """Await `function(*args)` on the I/O loop: as it is there, blocking under `drive`, else by one hop.
 
@@ -517,7 +342,7 @@ async def on_io_loop(function: Callable[..., Awaitable[T]], /, *args: Any) -> T:
     shared = _shared
     if shared.io_loop is not None and shared.io_loop.loop is caller:
         return await function(*args)
-    visit = _Visit(caller, functools.partial(function, *args))
+    visit = Visit(caller, functools.partial(function, *args))
     there = shared.call_soon_on_io_loop(visit.begin)
     try:
         if not there:
