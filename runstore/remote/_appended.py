@@ -21,8 +21,9 @@ from runstore.errors import (
 )
 from runstore.remote._errors import warn
 from runstore.remote._marks import is_stale
+from runstore.remote._owners import Place
 from runstore.remote._segment import Base, Segment
-from runstore.remote._spool import Place, Spool
+from runstore.remote._spool import Spool
 from runstore.storage._append_queue import Append
 from runstore.storage._bridge import call_on_io_loop, gather, in_thread, on_fork, spawn_on_io_loop
 

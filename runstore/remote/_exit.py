@@ -23,8 +23,8 @@ from runstore.remote._appended import (
     prepare_all,
 )
 from runstore.remote._errors import warn
+from runstore.remote._owners import Place
 from runstore.remote._s3_client import clients
-from runstore.remote._spool import Place
 from runstore.storage._bridge import spawn_on_io_loop
 
 __all__ = ["deliver_at_exit"]

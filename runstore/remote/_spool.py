@@ -1,9 +1,9 @@
 """Appends that have not reached the bucket yet, in files on the local disk.
 
 A spool belongs to one process and one object. It is a lock file, which its owner holds locked while
-anything is pending, and segments: appends go to the open one, and a commit takes the sealed ones. The name of
-a segment, its owner and number, is also what the object's metadata says when it has arrived; so what a
-dead owner left can be told from what had arrived, by any process that finds the lock free.
+anything is pending, and segments: appends go to the open one, and a commit takes the sealed ones. The
+name of a segment, its owner and number, is also what the object's metadata says when it has arrived; so
+what a dead owner left can be told from what had arrived, by any process that finds the lock free.
 
     <spool folder>/<store>/<object>/<owner>.lock          who and what, as JSON; no credentials
     <spool folder>/<store>/<object>/<owner>.000001.segment
@@ -12,21 +12,15 @@ dead owner left can be told from what had arrived, by any process that finds the
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import functools
-import hashlib
-import json
 import os
 import secrets
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from runstore.errors import RunStoreError, SpoolKeptWarning
 from runstore.remote._errors import warn
+from runstore.remote._owners import VARIABLE, Lock, Place, abandoned_locks, new_lock
 from runstore.remote._segment import (
     UNKNOWN,
     Attempt,
@@ -41,83 +35,12 @@ from runstore.remote._segment import (
 from runstore.storage._append_queue import Append
 from runstore.storage._bridge import no_fork
 from runstore.storage._errors import write_error
+from runstore.storage._replace import write_or_raise
 
-__all__ = ["Place", "Spool", "spool_folder", "spooled_keys"]
+__all__ = ["Spool"]
 
-VARIABLE = "RUNSTORE_SPOOL_DIR"
-MOST_TRIES = 100
 # A commit takes so much at a time; what waited longer for its server takes several.
 SEGMENT_SIZE = 32 * 1024 * 1024
-
-
-class Place(NamedTuple):
-    """One object of one store."""
-
-    store: str
-    """The store's URI and, where it has one, its endpoint."""
-    key: str
-
-    @property
-    def folder(self) -> Path:
-        """Where the spools of this object lie."""
-        return spool_folder() / _digest(self.store) / _digest(self.key)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(os.fsencode(text)).hexdigest()[:20]
-
-
-def spool_folder() -> Path:
-    """The folder of all spools: `$RUNSTORE_SPOOL_DIR`, else `runstore/spool` in the user's cache folder."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    from platformdirs import user_cache_path  # noqa: PLC0415  `import runstore` stays light
-
-    return user_cache_path("runstore", appauthor=False) / "spool"
-
-
-@functools.cache
-def _machine() -> tuple[str, str]:
-    """What tells this machine, and its running system, from others that share the folder."""
-    machine = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or os.uname().nodename
-    return machine, _first_line("/proc/sys/kernel/random/boot_id")
-
-
-def _first_line(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-class _Lock(NamedTuple):
-    """A locked lock file."""
-
-    owner: str
-    path: str
-    descriptor: int
-
-    def release(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
-        os.close(self.descriptor)
-
-
-def _take(path: str) -> int | None:
-    """A descriptor of a lock file, locked; `None` when another process has it, or it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-    except BlockingIOError:
-        pass
-    os.close(descriptor)
-    return None
 
 
 class Spool:
@@ -131,12 +54,12 @@ class Spool:
         self._lock = threading.Lock()
         # One name for the process's life: the object's metadata has room for the marks of 64.
         self._owner = secrets.token_urlsafe(8)
-        self._own: _Lock | None = None  # held while something is pending
+        self._own: Lock | None = None  # held while something is pending
         self._open = -1
         self._open_size = 0
         self._number = 0
         self._sealed: list[Sealed] = []  # of this owner
-        self._taken_over: list[_Lock] = []
+        self._taken_over: list[Lock] = []
         self._base: Base | None = None
 
     @property
@@ -194,7 +117,7 @@ class Spool:
         if self._own is not None:
             os.close(self._own.descriptor)
             self._own = None
-        self._own = _new_lock(self.place, self._owner)
+        self._own = new_lock(self.place, self._owner)
 
     def _release_own(self) -> None:
         """Remove the lock file, and with it two of few descriptors, when nothing is pending."""
@@ -244,7 +167,7 @@ class Spool:
     def take_over(self) -> None:
         """Take what dead owners left for this object; it goes before this process's own appends."""
         with self._own_errors(), self._lock, no_fork():
-            self._taken_over += _abandoned(self.place)
+            self._taken_over += abandoned_locks(self.place)
 
     def seal(self) -> list[Sealed]:
         """Everything pending, oldest first; later appends go to a new segment."""
@@ -336,81 +259,15 @@ class Spool:
 
 
 def _write_whole(descriptor: int, data: bytes, size: int) -> None:
-    """Write all of it, or nothing and raise."""
+    """Write all of it after `size` bytes, or nothing and raise."""
     try:
-        written = os.write(descriptor, data)
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
+        write_or_raise(descriptor, data)
     except BaseException:
         os.ftruncate(descriptor, size)
         raise
 
 
-def _new_lock(place: Place, owner: str) -> _Lock:
-    """The lock file of an owner, made and locked."""
-    for _ in range(MOST_TRIES):
-        # Others remove the folder while it is empty.
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return _make_lock(place, owner)
-    place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # says what is in the way
-    msg = "the lock file of a new spool cannot be made"
-    raise OSError(errno.EBUSY, msg)
-
-
-def _make_lock(place: Place, owner: str) -> _Lock:
-    """Others see the file only once it is whole and locked, so that nobody takes it for a dead one's."""
-    machine, boot = _machine()
-    header = {"machine": machine, "boot": boot, "pid": os.getpid(), "made": time.time()}
-    path = str(place.folder / f"{owner}.lock")
-    making = f"{path}.{secrets.token_hex(4)}"
-    lock = _Lock(owner, making, os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    try:
-        fcntl.flock(lock.descriptor, fcntl.LOCK_EX)
-        _write_whole(lock.descriptor, json.dumps(place._asdict() | header).encode(), 0)
-        os.rename(making, path)
-    except BaseException:
-        lock.release()
-        raise
-    return lock._replace(path=path)
-
-
-def _abandoned(place: Place) -> Iterator[_Lock]:
-    """Locks of dead owners of this machine, taken; a living owner, this process too, holds its own."""
-    try:
-        names = sorted(os.listdir(place.folder))
-    except (FileNotFoundError, PermissionError):  # there is none, or it is another user's
-        return
-    for name in names:
-        path = str(place.folder / name)
-        descriptor = _take(path) if name.endswith(".lock") else None
-        if descriptor is None:
-            continue
-        if _is_of_this_machine(_header(path)):
-            yield _Lock(name.removesuffix(".lock"), path, descriptor)
-        else:
-            os.close(descriptor)
-
-
-def _header(path: str) -> dict[str, Any]:
-    try:
-        header = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError):
-        return {}  # not one of ours, or damaged: only the segments beside it tell
-    return header if isinstance(header, dict) else {}
-
-
-def _is_of_this_machine(header: dict[str, Any]) -> bool:
-    """Whether the lock of its owner can be trusted: the folder may be a network home.
-
-    In containers the machine's id may change with every start, or be that of the image; the running
-    system's does not.
-    """
-    machine, boot = _machine()
-    return not header or header.get("machine") == machine or (bool(boot) and header.get("boot") == boot)
-
-
-def _segments_of(lock: _Lock) -> list[Sealed]:
+def _segments_of(lock: Lock) -> list[Sealed]:
     folder, stem = os.path.split(lock.path.removesuffix(".lock"))
     found = []
     for name in os.listdir(folder):
@@ -425,13 +282,3 @@ def _spool_error(error: OSError, place: Place) -> RunStoreError:
     number, reason, folder = failure.errno, failure.strerror, failure.filename
     hint = f"the spool of appends to {place.key} needs this folder ({VARIABLE} names another)"
     return type(failure)(number, f"{reason}; {hint}", folder)
-
-
-def spooled_keys(store: str) -> list[str]:
-    """Keys of a store that there are spools for, of dead owners or living ones."""
-    keys: set[str] = set()
-    for lock in (spool_folder() / _digest(store)).glob("*/*.lock"):
-        header = _header(str(lock))
-        if header.get("store") == store and isinstance(header.get("key"), str):
-            keys.add(header["key"])
-    return sorted(keys)

@@ -14,8 +14,8 @@ from runstore.errors import InvalidInputError, RunStoreError
 from runstore.remote._appended import FLUSH_SECONDS, AppendedFile, appended_files, flush_all
 from runstore.remote._exit import deliver_at_exit
 from runstore.remote._open import Source, open_files
+from runstore.remote._owners import Place, spooled_keys
 from runstore.remote._s3_files import S3Files
-from runstore.remote._spool import Place, spooled_keys
 from runstore.storage._append_queue import Append, in_turn, queue_append
 from runstore.storage._base import Storage, StorageListing, StorageStat
 from runstore.storage._bridge import drive, in_thread, is_inline, on_io_loop

@@ -13,7 +13,7 @@ import fcntl
 import os
 import secrets
 
-__all__ = ["TEMP_SUFFIX", "remove_abandoned", "replace", "write_all"]
+__all__ = ["TEMP_SUFFIX", "remove_abandoned", "replace", "write_all", "write_or_raise"]
 
 TEMP_SUFFIX = ".runstore-tmp"
 
@@ -76,9 +76,7 @@ def _open_unnamed(folder: str) -> int | None:
 
 
 def _fill(descriptor: int, data: bytes, durable: bool) -> None:
-    _, error = write_all(descriptor, data)
-    if error is not None:
-        raise error
+    write_or_raise(descriptor, data)
     if durable:
         os.fsync(descriptor)
     # Network filesystems tell of a full disk only when a descriptor is closed.
@@ -107,6 +105,13 @@ def write_all(descriptor: int, data: bytes | memoryview) -> tuple[int, OSError |
     except OSError as error:
         return written, error
     return written, None
+
+
+def write_or_raise(descriptor: int, data: bytes) -> None:
+    """Write all of it; a part may be written when this raises."""
+    _, error = write_all(descriptor, data)
+    if error is not None:
+        raise error
 
 
 def _sync_folder(folder: str) -> None:

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from runstore import AccessDeniedError, SpoolKeptWarning, StorageFullError, StorageIOError
 from runstore.remote import _spool
 from runstore.remote._marks import is_stale
+from runstore.remote._owners import Place, spool_folder, spooled_keys
 from runstore.remote._segment import Base, Sealed, encode_appends, encode_note, joined, read_segment
-from runstore.remote._spool import Place, Spool, spool_folder, spooled_keys
+from runstore.remote._spool import Spool
 from runstore.storage._append_queue import Append
 
 PLACE = Place("s3://test", "run/metrics.jsonl")
@@ -28,7 +29,8 @@ PLACE = Place("s3://test", "run/metrics.jsonl")
 # Appends what its arguments say and dies, or stays alive while its standard input is open.
 WRITER = """
 import os, signal, sys
-from runstore.remote._spool import Place, Spool
+from runstore.remote._owners import Place
+from runstore.remote._spool import Spool
 from runstore.storage._append_queue import Append
 
 spool = Spool(Place("s3://test", "run/metrics.jsonl"))
