@@ -16,6 +16,9 @@ BUDGET_SECONDS = 20.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 LONGEST_CONFLICT_PAUSE = 0.5
+# Never the generator of `random.random()`: a training's seed decides what that one gives, and pauses in a
+# thread of ours would change it. This one has no state that a fork could copy either.
+JITTER = random.SystemRandom()
 # Each conflict means that another writer got on; only one that always loses gives up.
 CONFLICT_SECONDS = 120.0
 
@@ -43,7 +46,7 @@ class Attempts:
         """
         pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
         asked = min(retry_after(error), LONGEST_PAUSE)
-        pause = max(pause * random.uniform(0.5, 1.0), asked)  # noqa: S311  no secret
+        pause = max(pause * JITTER.uniform(0.5, 1.0), asked)
         self._failures += 1
         if not isinstance(error, UnavailableError) or self._spent + pause > self._seconds:
             raise error
@@ -60,7 +63,7 @@ class Attempts:
             raise error
         pause = min(0.01 * 2**self._conflicts, LONGEST_CONFLICT_PAUSE)
         self._conflicts += 1
-        if not await still_wanted_after(pause * random.random()):  # noqa: S311  no secret
+        if not await still_wanted_after(pause * JITTER.random()):
             raise error
 
     @property

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import random
 import threading
 import time
 from collections import Counter
@@ -117,6 +118,25 @@ def test_d10_the_server_says_when_to_come_again(place: Place, proxy: FaultProxy)
     proxy.fail(dataclasses.replace(SLOW_DOWN, headers=(("Retry-After", "0.7"),)), times=1)
     assert storage.read_range("there", 0, 1) == b"\0"
     assert pauses(proxy, "GetObject")[0] >= 0.7
+
+
+def test_pauses_leave_the_seed_of_a_training_alone(place: Place, proxy: FaultProxy) -> None:
+    """What `random` gives a seeded training is the same, whatever is tried again and wherever."""
+    random.seed(5)
+    expected = random.getstate()
+    delayed = place.storage(flush_interval=0.05)
+    delayed.append("delayed", b"1\n")
+    storage = known(place, proxy)
+    for operation in ("GetObject", "HeadObject", "PutObject"):
+        proxy.fail(SLOW_DOWN, operation=operation, times=2)
+    proxy.fail(Status(409, "ConditionalRequestConflict"), operation="PutObject", times=2)
+    storage.append("appended", b"new\n")
+    storage.flush()
+    assert storage.read("there") == DATA
+    until(lambda: place.data("delayed") == b"1\n", "the delivery in the background")
+    assert storage.exists("there")
+    assert proxy.count() > 8
+    assert random.getstate() == expected
 
 
 @pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPartCopy", "UploadPart"])
