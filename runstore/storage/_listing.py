@@ -54,49 +54,61 @@ def scan(path: str, known: StorageListing | None = None) -> StorageListing:
         known: An earlier listing of it; `known` itself is returned when all is as it was.
     """
     try:
-        status = os.stat(path)
-        if known is not None and known.mark is not None and known.mark.holds(status):
+        if known is not None and known.mark is not None and known.mark.holds(os.stat(path)):
             again = _look_again(path, known)
             if again is not None:
                 return again
-        return _list(path, status)
+        return _list(path)
     except OSError as error:
         if error.errno in ABSENT:
             return StorageListing()
         raise storage_error(error, path) from error
 
 
-def _list(path: str, status: os.stat_result) -> StorageListing:
+def _list(path: str) -> StorageListing:
     now = time.time_ns()
+    # Through a descriptor a child costs less: no path is made for it.
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(folder)
+        folders, others = _split(folder)
+        files, linked = _look_at(others)
+    finally:
+        os.close(folder)
+    # What a link to a file leads to may come and go without a trace in this folder.
+    mark = None if linked else _mark(status, now)
+    return StorageListing(files, folders, status.st_dev << 64 | status.st_ino, mark)
+
+
+def _split(folder: int) -> tuple[list[str], list[os.DirEntry[str]]]:
+    """The sorted names of the folders in it, and its other children."""
     folders: list[str] = []
     others: list[os.DirEntry[str]] = []
-    with os.scandir(path) as children:
+    with os.scandir(folder) as children:
         for child in children:
-            if _is_folder(child):
+            try:
+                is_folder = child.is_dir()
+            except OSError as error:
+                if error.errno not in _UNSEEN:
+                    raise
+                is_folder = False
+            if is_folder:
                 folders.append(child.name)
             else:
                 others.append(child)
     folders.sort()
     if TEMP_SUFFIX in "/".join(folders):
         folders = [name for name in folders if not name.endswith(TEMP_SUFFIX)]
-    # What a link to a file leads to may come and go without a trace in this folder.
-    linked = any(child.is_symlink() for child in others)
-    mark = None if linked else _mark(status, now)
-    return StorageListing(_files_of(others), folders, (status.st_dev, status.st_ino), mark)
+    others.sort(key=_name)
+    return folders, others
 
 
-def _is_folder(child: os.DirEntry[str]) -> bool:
-    try:
-        return child.is_dir()
-    except OSError as error:
-        if error.errno in _UNSEEN:
-            return False
-        raise
-
-
-def _files_of(children: list[os.DirEntry[str]]) -> dict[str, StorageStat]:
+def _look_at(children: list[os.DirEntry[str]]) -> tuple[dict[str, StorageStat], bool]:
+    """The files by name, and whether a child is a link."""
     files: dict[str, StorageStat] = {}
-    for child in sorted(children, key=_name):
+    linked = False
+    for child in children:
+        linked = linked or child.is_symlink()
         if child.name.endswith(TEMP_SUFFIX):
             continue
         try:
@@ -106,7 +118,7 @@ def _files_of(children: list[os.DirEntry[str]]) -> dict[str, StorageStat]:
                 continue
             raise
         files[child.name] = StorageStat(status.st_size, status.st_mtime)
-    return files
+    return files, linked
 
 
 _name = operator.attrgetter("name")

@@ -22,6 +22,7 @@ __all__ = ["Folder", "Rules", "survey"]
 _ITERATION = "iteration_"
 _AFTER_ITERATIONS = "iteration`"  # the character after the underscore
 _NUMBER = slice(len(_ITERATION), None)
+_LETTERS = _ITERATION.encode()
 
 # Folders of training and tools, some with thousands of files: none of them is a run, ...
 _NO_RUNS = {"checkpoints", "__pycache__", "node_modules"}
@@ -112,7 +113,7 @@ class Folder:
             return str(self.failure)
         iteration_error = None if self.iteration is None else self.iteration.error
         errors = [self.config.error, self.checkpoints.error, iteration_error]
-        return "; ".join(error for error in errors if error) or None
+        return "; ".join(filter(None, errors)) or None
 
     def inside(self) -> frozenset[Hashable]:
         """The folders that what is in this one is in."""
@@ -279,18 +280,29 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _is_iteration(folder: str) -> bool:
-    return folder.startswith(_ITERATION) and folder[_NUMBER].isdecimal()
+    number = folder[_NUMBER]
+    return folder.startswith(_ITERATION) and number.isascii() and number.isdigit()
 
 
 def _iterations(folders: list[str]) -> tuple[int, str]:
     """How many iterations the sorted folders are, and the one with the highest number."""
     first, after = bisect_left(folders, _ITERATION), bisect_left(folders, _AFTER_ITERATIONS)
-    names = [name for name in folders[first:after] if name[_NUMBER].isdecimal()]
+    names = folders[first:after]
+    if not _are_numbered(names):
+        names = list(filter(_is_iteration, names))
     if not names:
         return 0, ""
     if len(names[-1]) == max(map(len, names)):  # then no name before it has a higher number
         return len(names), names[-1]
     return len(names), max(names, key=lambda name: int(name[_NUMBER]))
+
+
+def _are_numbered(names: list[str]) -> bool:
+    """Whether a number follows in each of the sorted names: all at once, as a run has many."""
+    joined = "".join(names).encode(errors="replace")
+    digits = joined.translate(None, _LETTERS)
+    none_more = len(joined) - len(digits) == len(names) * len(_ITERATION)
+    return none_more and digits.isdigit() and names[0] != _ITERATION
 
 
 def _newest_of(files: Mapping[str, StorageStat]) -> _Newest | None:

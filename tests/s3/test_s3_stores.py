@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,8 +183,9 @@ def test_b20_a_registry_costs_requests_a_run(
     for number in range(10):
         for name in ("config.json", "metrics.jsonl", "checkpoints.jsonl"):
             s3_server.put(f"{s3_prefix}/run{number}/{name}", b'{"name": "final"}\n')
-        for weight in range(50):
-            s3_server.put(f"{s3_prefix}/run{number}/checkpoints/{weight}", b"")
+    with ThreadPoolExecutor(8) as pool:  # more than a page of a listing holds
+        paths = [f"{s3_prefix}/run0/checkpoints/{weight}" for weight in range(1_001)]
+        list(pool.map(s3_server.put, paths, [b""] * len(paths)))
     storage = storage_from_uri(s3_uri, **s3_server.options(endpoint=proxy.endpoint))
     registry = RunRegistry([storage])
     assert len(registry.get_runs()) == 10

@@ -16,9 +16,9 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     original = _listing._list
 
-    def noted(path: str, status: os.stat_result) -> StorageListing:
+    def noted(path: str) -> StorageListing:
         paths.append(path)
-        return original(path, status)
+        return original(path)
 
     monkeypatch.setattr(_listing, "_list", noted)
     return paths

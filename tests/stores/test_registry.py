@@ -91,7 +91,17 @@ async def test_a_folder_with_metrics_or_a_config_is_a_run(tmp_path: Path, call: 
     put(tmp_path, a="metrics.jsonl", b="config.json checkpoints.jsonl timing_spans.jsonl", c="notes.txt")
     for number in (0, 9, 10):
         (tmp_path / "b" / f"iteration_{number:06d}").mkdir()
-    (tmp_path / "b" / "iteration_x").mkdir()
+    odd = [
+        "iteration_",
+        "iteration_x",
+        "iteration_i5",
+        "iteration_iteration_5",
+        "iteration_5x",
+        "iteration_\udcff",
+        "iteration_\u0663",
+    ]
+    for name in odd:
+        (tmp_path / "b" / name).mkdir()
     first, second = await call(RunRegistry([LocalStorage(tmp_path)]).arefresh)
     assert (first.run_id, first.prefix, first.has_config, first.has_metrics) == ("a", "a", False, True)
     assert (second.has_config, second.has_metrics, second.has_checkpoints) == (True, False, True)
@@ -127,12 +137,13 @@ async def test_depth_finds_nested_sweeps(tmp_path: Path, call: Call) -> None:
 
 async def test_b20_folders_that_cannot_be_runs_are_never_entered(tmp_path: Path, call: Call) -> None:
     """Checkpoints, iterations, hidden folders and those of tools are not listed, at any depth."""
+    (tmp_path / "weights.bin").touch()
     for number in range(10):
         put(tmp_path, **{f"r{number}": "metrics.jsonl"})
         checkpoints = tmp_path / f"r{number}" / "checkpoints"
         checkpoints.mkdir()
-        for name in range(500):
-            (checkpoints / f"{name}.bin").touch()
+        for name in range(5_000):
+            os.link(tmp_path / "weights.bin", checkpoints / f"{name}.bin")
         put(tmp_path / f"r{number}", iteration_000003="config.json", wandb="config.json")
     put(tmp_path, checkpoints="config.json", **{".ipynb_checkpoints": "config.json"})
     storage = Watched(tmp_path)
