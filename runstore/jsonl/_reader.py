@@ -7,6 +7,8 @@ import itertools
 import logging
 import os
 import threading
+import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +25,9 @@ __all__ = ["IncrementalReader", "MalformedLine", "MalformedLines"]
 
 logger = logging.getLogger("runstore")
 
+# So long a poll after one that found nothing only asks whether the file is the same: some network
+# mounts answer that from memory.
+QUIET_SECONDS = 1.0
 # How many malformed lines are remembered with their places.
 REMEMBERED = 100
 # Blocks that together stay below both are joined, so that polls of one record each stay cheap to keep.
@@ -121,6 +126,14 @@ class _State(NamedTuple):
         return kept[-max_records:] if len(kept) > max_records else kept
 
 
+class _Quiet(NamedTuple):
+    """A look that found nothing, and until when it need not be taken again while the file is the same."""
+
+    position: Position | None = None
+    signature: Hashable | None = None
+    until: float = 0.0
+
+
 def _add_block(blocks: tuple[_Block, ...], block: _Block) -> tuple[_Block, ...]:
     if blocks:
         last = blocks[-1]
@@ -185,13 +198,14 @@ class IncrementalReader:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Make the locks anew, in a forked child."""
+        """Make anew what holds in one process only."""
         self._lock = threading.Lock()
+        self._quiet = _Quiet()
         self._flights: dict[asyncio.AbstractEventLoop, asyncio.Future[bool]] = {}  # gone when they land
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_lock"], state["_flights"]
+        del state["_lock"], state["_flights"], state["_quiet"]
         state["_keys"] = set(self._keys)
         return state
 
@@ -304,6 +318,11 @@ class IncrementalReader:
 
     async def _read_to_end(self, new: list[Record] | None) -> None:
         """Read until the file ends; whoever else reads on meanwhile keeps what it read."""
+        position, signature = self._state.position, None
+        if self._quiet.position is position and is_inline():
+            signature = self._storage.signature(self._path)
+            if self._is_quiet(signature):
+                return
         ended = False
         ahead: ReadAhead | None = None
         try:
@@ -314,6 +333,7 @@ class IncrementalReader:
                     fetch(self._storage, self._path, position) if ahead is None else ahead.fetch(position)
                 )
                 if fetched is NOTHING_NEW:
+                    self._quiet = _Quiet(position, signature, time.monotonic() + QUIET_SECONDS)
                     return
                 if fetched.replaced:
                     self._restart(state)
@@ -326,6 +346,11 @@ class IncrementalReader:
             if ahead is not None:
                 await ahead.close()
         self._warn_once()
+
+    def _is_quiet(self, signature: Hashable | None) -> bool:
+        """Whether the file is as it was before a look that found nothing."""
+        quiet = self._quiet
+        return signature is not None and signature == quiet.signature and time.monotonic() < quiet.until
 
     async def _take_all(self, state: _State, fetched: Fetched, new: list[Record] | None) -> bool:
         """Move on over what was fetched after `state`, or return `False` when another caller was faster."""

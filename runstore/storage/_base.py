@@ -332,6 +332,14 @@ class Storage(AsyncStorage):
         run = _bridge.drive if self.runs_in_place else _bridge.call_on_io_loop
         return run(function, *args, **kwargs)
 
+    def signature(self, path: str) -> Hashable | None:  # noqa: ARG002  for backends
+        """What is another after every change of a file, for who asks often; it blocks as a sync twin does.
+
+        Returns:
+            `None` where that is not known, or costs no less than reading the end of the file.
+        """
+        return None
+
     def run_append(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:

@@ -17,6 +17,7 @@ from runstore.errors import RunStoreError
 from runstore.storage._append_queue import Append
 from runstore.storage._base import StorageStat
 from runstore.storage._errors import ABSENT, storage_error, write_error
+from runstore.storage._listing import is_settled
 from runstore.storage._replace import TEMP_SUFFIX, remove_abandoned, replace, write_all
 
 __all__ = ["append", "append_all", "list_dir", "read_range", "remove", "remove_dir", "write"]
@@ -232,6 +233,18 @@ def signature(path: str) -> tuple[int, ...]:
     except OSError:
         return ()
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def settled_signature(path: str) -> tuple[int, ...] | None:
+    """As `signature`; `None` just after a change, when another one might not show, and without a file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    changed = status.st_ctime_ns
+    if not is_settled(changed, time.time_ns()):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, changed
 
 
 def disk_of(path: str) -> int | None:

@@ -13,7 +13,7 @@ from runstore.storage._base import StorageListing, StorageStat, may_hold
 from runstore.storage._errors import ABSENT, storage_error
 from runstore.storage._replace import TEMP_SUFFIX
 
-__all__ = ["find", "scan"]
+__all__ = ["find", "is_settled", "scan"]
 
 # A folder's time changes whenever a name in it does. So its names need not be listed again while its
 # time is the same, if that was a while ago when they were listed: later changes within one tick of the
@@ -125,11 +125,15 @@ _name = operator.attrgetter("name")
 
 
 def _mark(status: os.stat_result, now: int) -> _Mark | None:
-    changed = status.st_mtime_ns
-    settled = SETTLED_NS if changed % 1_000_000_000 else SETTLED_NS_IN_SECONDS
-    if now - changed < settled:
+    if not is_settled(status.st_mtime_ns, now):
         return None
-    return _Mark(now, status.st_ino, status.st_dev, changed)
+    return _Mark(now, status.st_ino, status.st_dev, status.st_mtime_ns)
+
+
+def is_settled(changed_ns: int, now_ns: int) -> bool:
+    """Whether a change from now on gets another time than the last one has."""
+    settled = SETTLED_NS if changed_ns % 1_000_000_000 else SETTLED_NS_IN_SECONDS
+    return now_ns - changed_ns >= settled
 
 
 def _look_again(path: str, known: StorageListing) -> StorageListing | None:

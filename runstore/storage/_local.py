@@ -141,6 +141,9 @@ class LocalStorage(Storage):
     async def aremove_dir(self, path: str) -> None:
         await in_thread(_files.remove_dir, self._full(path))
 
+    def signature(self, path: str) -> Hashable | None:
+        return _files.settled_signature(self._full(path))
+
     async def awatch(self, path: str, seen: Hashable, seconds: float) -> Hashable:
         full = self._full(path)
         if not isinstance(seen, tuple):
