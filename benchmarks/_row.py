@@ -58,7 +58,7 @@ class Row:
     what: str
     unit: Unit
     samples: Mapping[str, Sample]
-    """By contender: `runstore`, `peer`, `limit`; the latter two may be missing."""
+    """By contender: `runstore`, `peer`, `plain json`, `limit`; all but the first may be missing."""
     times_peer: float | None = None
     """Goal: at least this many times better than the peer."""
     of_limit: float | None = None

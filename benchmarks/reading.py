@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _data, _limit
+from benchmarks import _data, _limit, _plain
 from benchmarks._measure import Bench, Open, longest_hold
 from benchmarks._row import Row, Unit
 
@@ -75,7 +75,7 @@ def _read(bench: Bench, case: _Case) -> list[Row]:
     def read(measure: Callable[[Path, _Case, Open], float]) -> Callable[[Open], float]:
         return lambda opener: measure(root, case, opener)
 
-    sync = bench.compare(read(_seconds), limit)
+    sync = bench.compare(read(_seconds), limit, partial(_plain.read_lines, root / case.name))
     awaited = bench.compare(read(_seconds_awaited), limit)
     five = dataclasses.replace(
         bench, scale=dataclasses.replace(bench.scale, rounds=min(bench.scale.rounds, 5))

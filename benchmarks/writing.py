@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 
-from benchmarks import _data, _limit
+from benchmarks import _data, _limit, _plain
 from benchmarks._measure import Bench, Open
 from benchmarks._row import Row, Unit
 
@@ -33,7 +33,14 @@ def one_at_a_time(bench: Bench) -> list[Row]:
             _limit.append_line(path, {"step": step, **metrics})
         return (time.perf_counter() - start) / count
 
-    samples = bench.compare(write, limit)
+    def plain() -> float:
+        path = bench.new_folder() / _data.METRICS
+        start = time.perf_counter()
+        for step in range(count):
+            _plain.append_line(path, {"step": step, **metrics})
+        return (time.perf_counter() - start) / count
+
+    samples = bench.compare(write, limit, plain)
     return [Row("write_metrics of 8 floats", Unit.MICROSECONDS, samples, times_peer=6)]
 
 
