@@ -8,7 +8,7 @@ import fnmatch
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
 from runstore.errors import InvalidInputError, NotFoundError
 from runstore.storage import Storage, as_storage, storage_join
@@ -172,7 +172,12 @@ class RunRegistry:
             pattern: Glob that the id must match; `*` matches slashes too.
             status: Only runs of this status.
             training_type: Only runs of this type.
+
+        Raises:
+            InvalidInputError: There is no such status or type.
         """
+        _check_choice("status", status, get_args(Status))
+        _check_choice("training_type", training_type, get_args(TrainingType))
         return [
             run.info
             for run in (await self._known_runs()).values()
@@ -296,6 +301,12 @@ class RunRegistry:
         if failure is not None:
             raise failure
         return None
+
+
+def _check_choice(what: str, choice: str | None, choices: tuple[str, ...]) -> None:
+    if choice is not None and choice not in choices:
+        msg = f"{what} must be one of {', '.join(choices)}, not {choice!r}"
+        raise InvalidInputError(msg)
 
 
 def _last_part(storage: Storage) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -215,11 +216,15 @@ class TrainingRunStore(IterationFiles):
         `.2` … are added rather than overwriting an earlier copy). Nobody else may be appending.
 
         Args:
-            from_step: First step to drop.
+            from_step: First step to drop, from 0.
 
         Returns:
             How many rows were dropped. With none, nothing is copied or changed; else this store
             reads the file anew, and `aread_new_metrics` gives all of it.
+
+        Raises:
+            InvalidInputError: The step is negative.
+            TypeError: It is no integer.
         """
         dropped = await truncate_metrics(self.storage, self._path(METRICS), from_step)
         if dropped:
@@ -308,7 +313,8 @@ class TrainingRunStore(IterationFiles):
             lowest: Whether less of the metric is better.
 
         Raises:
-            InvalidInputError: Both a name and a metric are given.
+            InvalidInputError: Both a name and a metric are given, or there are checkpoints and no record
+                has the metric.
         """
         if name is not None and best is not None:
             msg = f"a checkpoint is chosen by name or by metric, not by both: {name!r}, {best!r}"
@@ -317,6 +323,11 @@ class TrainingRunStore(IterationFiles):
         if best is None:
             return last_checkpoint(records, name)
         series = await self.aread_metrics_by_step()
+        if records and best not in (known := self.metric_keys()):
+            near = difflib.get_close_matches(best, known, 3) or sorted(known)[:10]
+            hint = f"there is {', '.join(near)}" if near else "there are no metrics"
+            msg = f"no record of {self.url(METRICS)} has the metric {best!r}; {hint}"
+            raise InvalidInputError(msg)
         return best_checkpoint(records, series, best, lowest=lowest)
 
     def find_checkpoint(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
-from runstore.errors import NotFoundError
+from runstore.errors import InvalidInputError, NotFoundError
 from runstore.jsonl._decode import parse_lines, split_objects
 from runstore.jsonl._scan import pieces
 from runstore.storage import Storage
@@ -18,7 +19,15 @@ async def truncate_metrics(storage: Storage, path: str, from_step: int) -> int:
 
     Returns:
         How many rows were dropped.
+
+    Raises:
+        InvalidInputError: The step is negative.
+        TypeError: It is no integer.
     """
+    from_step = operator.index(from_step)
+    if from_step < 0:
+        msg = f"{path} cannot be truncated from step {from_step} on: give the first step to drop, from 0"
+        raise InvalidInputError(msg)
     try:
         data = await storage.aread(path)
     except NotFoundError:

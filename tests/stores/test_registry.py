@@ -275,6 +275,9 @@ async def test_runs_are_selected(tmp_path: Path, call: Call) -> None:
     assert await ids(registry, call, "s/*") == ["s/a", "s/b"]
     assert await ids(registry, call, "*b") == ["s/b"]
     assert await ids(registry, call, status="idle") == ["t"]
+    for typo in ({"status": "complete"}, {"training_type": "RL"}):
+        with pytest.raises(InvalidInputError, match="must be one of"):
+            await ids(registry, call, **typo)
     assert await ids(registry, call, status="running", training_type="rl") == ["s/b"]
     assert await ids(registry, call, training_type="dpo") == ["s/a"]
     assert await ids(registry, call, training_type="sl") == ["t"]

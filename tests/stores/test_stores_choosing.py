@@ -46,8 +46,10 @@ async def test_the_best_checkpoint_by_a_metric(store: TrainingRunStore, call: Ca
     store.write_checkpoint({"name": "no batch"})
     assert await chosen(store, call, best="reward") == "44 None"
     assert await chosen(store, call, best="reward", lowest=True) == "10 None"
-    for metric in ("other", "missing", "loss"):
+    for metric in ("other", "loss"):
         assert await chosen(store, call, best=metric) is None
+    with pytest.raises(InvalidInputError, match="has the metric 'rewards'; there is reward"):
+        await chosen(store, call, best="rewards")
     with pytest.raises(InvalidInputError, match="both"):
         await chosen(store, call, "44", best="reward")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runstore import IncrementalReader, TrainingRunStore
+from runstore import IncrementalReader, InvalidInputError, TrainingRunStore
 from tests.stores.helpers import Call, RunFolder
 
 METRICS = "metrics.jsonl"
@@ -68,6 +68,17 @@ async def test_with_nothing_to_drop_nothing_is_copied(
     assert await call(store.atruncate_metrics, 5) == 0
     assert run.files() == {METRICS: data}
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+
+
+@pytest.mark.anyio
+async def test_a_step_that_is_none_is_refused(run: RunFolder, store: TrainingRunStore, call: Call) -> None:
+    """A negative step would drop everything, a float none of what was meant: nothing is touched."""
+    run.put(METRICS, record_line(1))
+    with pytest.raises(InvalidInputError, match="step -1"):
+        await call(store.atruncate_metrics, -1)
+    with pytest.raises(TypeError):
+        await call(store.atruncate_metrics, 1.0)  # type: ignore[arg-type]
+    assert run.files() == {METRICS: record_line(1)}
 
 
 @pytest.mark.anyio
