@@ -104,7 +104,7 @@ def test_numbers_it_gives_for_buckets_are_those_of_the_code(text: str) -> None:
     a_day, price = 24 * 60 * 60 / FLUSH_SECONDS, 0.005 / 1000
     for stated in (
         f"after `flush_interval` seconds, {FLUSH_SECONDS:g} by default",
-        f"ends by itself, which takes {EXIT_SECONDS:g} seconds at most",
+        f"ends by itself, which waits for the server for {EXIT_SECONDS:g} seconds at most",
         f"trying for {BUDGET_SECONDS:g} seconds, or {FIRST_BUDGET_SECONDS:g} at an endpoint",
         f"Below {SMALLEST_PART // 2**20} MiB a flush is one PUT",
         f"costs {a_day:,.0f} requests a day, ${a_day * price:.2f} at AWS's list price of $0.005 per 1,000",
