@@ -109,7 +109,12 @@ class S3Client(Shared):
             from aiobotocore.session import AioSession  # noqa: PLC0415
 
         blot_out(self.secrets)
-        config = {"max_pool_connections": CONNECTIONS, "retries": {"max_attempts": 0}}
+        config = {
+            "max_pool_connections": CONNECTIONS,
+            "retries": {"max_attempts": 0},
+            # For who reads the server's log; botocore makes its own anew for each request.
+            "user_agent": f"runstore s3fs/{s3fs.__version__}",
+        }
         options = self._options | {"config_kwargs": config | (self._options.get("config_kwargs") or {})}
         try:
             filesystem = s3fs.S3FileSystem(

@@ -411,6 +411,7 @@ def test_d11_options_reach_the_client_and_survive_pickling(place: Place) -> None
         assert found.request_checksum_calculation == "when_required"
         assert found.response_checksum_validation == "when_required"
         assert "of-a-test" in found.user_agent_extra
+        assert found.user_agent.startswith("runstore ")
         assert found.max_pool_connections == 64
         each.write("f", b"1")
         assert each.read("f") == b"1"
