@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from runstore.errors import AccessDeniedError
 from runstore.storage._base import StorageListing, StorageStat, may_hold
+from runstore.storage._descriptors import open_into
 from runstore.storage._errors import ABSENT, storage_error
 from runstore.storage._replace import TEMP_SUFFIX
 
@@ -23,9 +24,9 @@ SETTLED_NS_IN_SECONDS = 2_500_000_000
 # Some network mounts make folders' times up, so that even such a listing is trusted only so long.
 TRUSTED_NS = 60_000_000_000
 
-# A child that vanished, a link that leads nowhere or to where this process may not look: left out, since
-# it says nothing of the folder that was asked about.
-_UNSEEN = {*ABSENT, errno.ELOOP, errno.EACCES, errno.EPERM}
+# A link that leads nowhere, or to where this process may not look, says nothing of the folder that was
+# asked about: it is left out, as a child is that vanished meanwhile.
+_LEADS_NOWHERE = {*ABSENT, errno.ELOOP, errno.EACCES, errno.EPERM}
 
 
 class _Mark(NamedTuple):
@@ -67,14 +68,16 @@ def scan(path: str, known: StorageListing | None = None) -> StorageListing:
 
 def _list(path: str) -> StorageListing:
     now = time.time_ns()
-    # Through a descriptor a child costs less: no path is made for it.
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held: list[int] = []
     try:
-        status = os.fstat(folder)
-        folders, others = _split(folder)
+        # Through a descriptor a child costs less: no path is made for it.
+        open_into(held, path, os.O_RDONLY | os.O_DIRECTORY)
+        status = os.fstat(held[0])
+        folders, others = _split(held[0])
         files, linked = _look_at(others)
     finally:
-        os.close(folder)
+        for descriptor in held:
+            os.close(descriptor)
     # What a link to a file leads to may come and go without a trace in this folder.
     mark = None if linked else _mark(status, now)
     return StorageListing(files, folders, status.st_dev << 64 | status.st_ino, mark)
@@ -89,7 +92,7 @@ def _split(folder: int) -> tuple[list[str], list[os.DirEntry[str]]]:
             try:
                 is_folder = child.is_dir()
             except OSError as error:
-                if error.errno not in _UNSEEN:
+                if not _is_left_out(child, error):
                     raise
                 is_folder = False
             if is_folder:
@@ -114,11 +117,15 @@ def _look_at(children: list[os.DirEntry[str]]) -> tuple[dict[str, StorageStat], 
         try:
             status = child.stat()
         except OSError as error:
-            if error.errno in _UNSEEN:
-                continue
-            raise
+            if not _is_left_out(child, error):
+                raise
+            continue
         files[child.name] = StorageStat(status.st_size, status.st_mtime)
     return files, linked
+
+
+def _is_left_out(child: os.DirEntry[str], error: OSError) -> bool:
+    return error.errno in (_LEADS_NOWHERE if child.is_symlink() else ABSENT)
 
 
 _name = operator.attrgetter("name")

@@ -13,6 +13,8 @@ import fcntl
 import os
 import secrets
 
+from runstore.storage._descriptors import open_into
+
 __all__ = ["TEMP_SUFFIX", "remove_abandoned", "replace", "write_all", "write_or_raise"]
 
 TEMP_SUFFIX = ".runstore-tmp"
@@ -37,42 +39,44 @@ def replace(target: str, data: bytes, durable: bool) -> None:
     folder = os.path.dirname(target)
     _clear_once(folder)
     temp = os.path.join(folder, f".{secrets.token_hex(8)}{TEMP_SUFFIX}")
-    descriptor, named = _open(folder, temp)
+    held: list[int] = []
     try:
-        _fill(descriptor, data, durable)
-        if named or not _link(descriptor, target, temp):
+        named = _open(held, folder, temp)
+        _fill(held[0], data, durable)
+        if named or not _link(held[0], target, temp):
             os.replace(temp, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temp)
         raise
     finally:
-        os.close(descriptor)
+        for descriptor in held:
+            os.close(descriptor)
     if durable:
         _sync_folder(folder)
 
 
-def _open(folder: str, temp: str) -> tuple[int, bool]:
-    """A locked new file, and whether it has a name."""
-    descriptor = _open_unnamed(folder)
-    named = descriptor is None
-    if descriptor is None:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _open(held: list[int], folder: str, temp: str) -> bool:
+    """Open a new file and lock it; whether it has a name."""
+    named = not _open_unnamed(held, folder)
+    if named:
+        open_into(held, temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with contextlib.suppress(OSError):  # without locks, nobody takes the file for an abandoned one
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor, named
+        fcntl.flock(held[0], fcntl.LOCK_EX)
+    return named
 
 
-def _open_unnamed(folder: str) -> int | None:
-    """A file without a name, which a killed writer cannot leave behind; `None` where there is none."""
+def _open_unnamed(held: list[int], folder: str) -> bool:
+    """Open a file without a name, which a killed writer cannot leave behind; whether there are such."""
     if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
-        return None
+        return False
     try:
-        return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        open_into(held, folder, os.O_TMPFILE | os.O_WRONLY)
     except FileNotFoundError:
         raise
     except OSError:
-        return None  # not on this filesystem; a real fault shows again with the named file
+        return False  # not on this filesystem; a real fault shows again with the named file
+    return True
 
 
 def _fill(descriptor: int, data: bytes, durable: bool) -> None:
@@ -80,7 +84,8 @@ def _fill(descriptor: int, data: bytes, durable: bool) -> None:
     if durable:
         os.fsync(descriptor)
     # Network filesystems tell of a full disk only when a descriptor is closed.
-    os.close(os.dup(descriptor))
+    for copy in map(os.dup, (descriptor,)):  # a loop, so that an interrupt finds no step between these
+        os.close(copy)
 
 
 def _link(descriptor: int, target: str, temp: str) -> bool:
@@ -115,11 +120,13 @@ def write_or_raise(descriptor: int, data: bytes) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    held: list[int] = []
     try:
-        os.fsync(descriptor)
+        open_into(held, folder, os.O_RDONLY)
+        os.fsync(held[0])
     finally:
-        os.close(descriptor)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _clear_once(folder: str) -> None:
@@ -142,13 +149,14 @@ def remove_abandoned(folder: str) -> bool:
 
 
 def _remove_unlocked(path: str) -> bool:
+    held: list[int] = []
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-        finally:
-            os.close(descriptor)
+        open_into(held, path, os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
     except OSError:  # its writer lives, or another process cleared it away
         return False
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
     return True

@@ -14,7 +14,7 @@ __all__ = ["best_checkpoint", "is_final", "last_checkpoint"]
 
 def is_final(name: Any, final: Any) -> bool:
     """Whether training ended with a checkpoint: it says so, or is called `final` and does not deny it."""
-    return bool(final) if final is not None else name == "final"
+    return final is True or (final is None and name == "final")
 
 
 def last_checkpoint(records: Sequence[CheckpointRecord], name: str | None = None) -> CheckpointRecord | None:

@@ -272,7 +272,9 @@ class _Look:
 
 
 def _has_final(part: Parsed) -> bool:
-    return any(is_final(row.get("name"), row.get("final")) for row in part.records)
+    return any(
+        row.get("name") is not None and is_final(row["name"], row.get("final")) for row in part.records
+    )
 
 
 def _join(prefix: str, name: str) -> str:
@@ -292,9 +294,10 @@ def _iterations(folders: list[str]) -> tuple[int, str]:
         names = list(filter(_is_iteration, names))
     if not names:
         return 0, ""
-    if len(names[-1]) == max(map(len, names)):  # then no name before it has a higher number
+    if len(set(map(len, names))) == 1:  # then they sort as their numbers do, and no number is there twice
         return len(names), names[-1]
-    return len(names), max(names, key=lambda name: int(name[_NUMBER]))
+    by_number = {int(name[_NUMBER]): name for name in names}
+    return len(by_number), by_number[max(by_number)]
 
 
 def _are_numbered(names: list[str]) -> bool:

@@ -24,6 +24,9 @@ async def truncate_metrics(storage: Storage, path: str, from_step: int) -> int:
         InvalidInputError: The step is negative.
         TypeError: It is no integer.
     """
+    if isinstance(from_step, bool):
+        msg = f"{path} cannot be truncated from step {from_step} on: give the first step to drop, from 0"
+        raise TypeError(msg)
     from_step = operator.index(from_step)
     if from_step < 0:
         msg = f"{path} cannot be truncated from step {from_step} on: give the first step to drop, from 0"

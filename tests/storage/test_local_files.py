@@ -263,15 +263,15 @@ def test_b10_what_killed_writers_left_is_cleared_by_the_next(tmp_path: Path) -> 
     storage = LocalStorage(tmp_path)
     abandoned, in_use = (tmp_path / f".{name}{_replace.TEMP_SUFFIX}" for name in ("abandoned", "in use"))
     abandoned.write_bytes(b"half")
-    descriptor, named = _replace._open(str(tmp_path), str(in_use))
-    if not named:
-        _replace._link(descriptor, str(in_use), str(in_use))
+    held: list[int] = []
+    if not _replace._open(held, str(tmp_path), str(in_use)):
+        _replace._link(held[0], str(in_use), str(in_use))
     assert storage.list_dir("") == []
     assert (storage.find(""), storage.scan("")) == ({}, StorageListing())
     storage.write("f", b"1")
     assert not abandoned.exists()
     assert in_use.exists()
-    os.close(descriptor)
+    os.close(held[0])
 
 
 def test_b10_a_folder_of_leftovers_counts_as_empty(tmp_path: Path) -> None:

@@ -227,6 +227,33 @@ INTERRUPTED = """
     print("works", flush=True)
 """
 
+# Interrupts at every moment of what is repeated; files that stay open would be in /proc/self/fd.
+INTERRUPTED_OFTEN = """
+    import os, signal, sys
+    from runstore import LocalStorage
+
+    storage = LocalStorage(sys.argv[1])
+    work = {
+        "scan": lambda: storage.scan(""),
+        "write": lambda: storage.write("f", b"1"),
+        "durable write": lambda: storage.durable_view().write("f", b"1"),
+        "write of a link": lambda: storage.write("link", b"1"),
+    }[sys.argv[2]]
+    work()
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = os.listdir("/proc/self/fd")
+    interrupts = 0
+    for number in range(400):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0003 + number * 0.000005)
+            while True:
+                work()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert os.listdir("/proc/self/fd") == before, os.listdir("/proc/self/fd")
+    print(interrupts, *storage.list_dir(""))
+"""
+
 
 def test_e03_pools_of_four_children(tmp_path: Path) -> None:
     """Forked, fork-served and spawned children read, write and follow in both colours; the parent goes on."""
@@ -298,6 +325,21 @@ def test_e07_an_interrupt_ends_a_slow_call_at_once(tmp_path: Path, kind: str) ->
         assert process.stdout.read() == "works\n"
         assert process.stderr is not None
         assert (process.stderr.read(), process.wait(30)) == ("", 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+@pytest.mark.parametrize("work", ["scan", "write", "durable write", "write of a link"])
+def test_interrupts_leave_no_file_open(tmp_path: Path, work: str) -> None:
+    """Ctrl-C in a notebook, as often as one likes, costs no descriptor and leaves no temporary file."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "f").write_bytes(b"")
+    (root / "link").symlink_to("f")
+    # Python warns of a coroutine that an interrupt keeps from starting.
+    options = ("-W", "ignore:coroutine:RuntimeWarning")
+    done = run(write_script(tmp_path, INTERRUPTED_OFTEN), root, work, options=options)
+    assert (done.stdout, done.stderr) == ("400 f link\n", "")
+    assert sorted(path.name for path in root.iterdir()) == ["f", "link"]
 
 
 def test_a_child_of_a_child(tmp_path: Path) -> None:

@@ -110,6 +110,18 @@ async def test_a_folder_with_metrics_or_a_config_is_a_run(tmp_path: Path, call: 
     assert (first.error, second.error) == (None, None)
 
 
+async def test_an_iteration_of_two_names_counts_once(tmp_path: Path, call: Call) -> None:
+    """As a list of the iterations has it: by number, however many zeros stand before."""
+    put(tmp_path, a="metrics.jsonl")
+    for name in ("iteration_2", "iteration_000002", "iteration_1", "iteration_000010"):
+        (tmp_path / "a" / name).mkdir()
+    registry = RunRegistry([LocalStorage(tmp_path)])
+    (info,) = await call(registry.arefresh)
+    iterations = await (await registry.aget_training_store("a")).alist_iterations()
+    assert [iteration.iteration for iteration in iterations] == [1, 2, 10]
+    assert info.iteration_count == 3
+
+
 async def test_a_root_that_is_a_run_hides_none_below_it(tmp_path: Path, call: Call) -> None:
     """It has the id `root`; a stray config.json leaves the runs below listed."""
     put(tmp_path, a="metrics.jsonl")
@@ -186,14 +198,17 @@ def test_an_unreadable_folder_is_listed_with_its_error(tmp_path: Path) -> None:
     """A run whose folder may not be read is there, with the reason; the others are too."""
     with tempfile.TemporaryDirectory() as folder:  # which anybody may enter, unlike tmp_path
         root = Path(folder)
-        put(root, a="metrics.jsonl", b="metrics.jsonl", c="metrics.jsonl", c__iteration_000001="x")
+        put(root, a="metrics.jsonl", b="metrics.jsonl", c="metrics.jsonl", d="metrics.jsonl")
+        put(root, c__iteration_000001="x")
         make_old(root)
-        for path, mode in ((root, 0o755), (root / "b", 0), (root / "c" / "iteration_000001", 0)):
-            path.chmod(mode)
+        closed = {"b": 0, "c/iteration_000001": 0, "d": 0o744}  # names of the last may be read, no more
+        for name, mode in {".": 0o755, **closed}.items():
+            (root / name).chmod(mode)
         finished = run(write_script(tmp_path, LIST_AS_NOBODY), root)
-        for path in (root / "b", root / "c" / "iteration_000001"):
-            path.chmod(0o755)
-    assert finished.stdout.splitlines() == ["a idle None", "b idle denied", "c idle denied"], finished.stderr
+        for name in closed:
+            (root / name).chmod(0o755)
+    lines = ["a idle None", "b idle denied", "c idle denied", "d idle denied"]
+    assert finished.stdout.splitlines() == lines, finished.stderr
 
 
 # ---- ids

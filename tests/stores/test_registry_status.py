@@ -49,6 +49,8 @@ async def test_b04_the_age_of_the_newest_file_decides(run: RunFolder, call: Call
         (b'{"name": "final", "final": false}\n', None),
         (b'{"name": "000010", "final": null}\n', None),
         (b'{"name": "000010", "final": tr', None),
+        (b'{"name": "000010", "final": "no"}\n', None),
+        (b'{"batch": 10, "final": true}\n', None),
     ],
 )
 async def test_b04_a_final_checkpoint_wins(

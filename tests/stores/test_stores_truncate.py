@@ -78,6 +78,8 @@ async def test_a_step_that_is_none_is_refused(run: RunFolder, store: TrainingRun
         await call(store.atruncate_metrics, -1)
     with pytest.raises(TypeError):
         await call(store.atruncate_metrics, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="step True"):
+        await call(store.atruncate_metrics, True)  # noqa: FBT003  what is tried
     assert run.files() == {METRICS: record_line(1)}
 
 
