@@ -87,13 +87,16 @@ class EvalStore(TrajectoryFiles):
             The id.
 
         Raises:
-            InvalidInputError: The id, or the name of a benchmark, cannot be one.
+            InvalidInputError: The id, or the name of a benchmark, cannot be one, or they are no list.
         """
         now = dt.datetime.now()  # noqa: DTZ005  stored as existing runs have it, in local time
         if run_id is None:
             label = (checkpoint_name or "base").replace("/", "_").lstrip(".") or "base"
             run_id = f"{label}_{now:%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
         path = self._run_path(run_id, METADATA)
+        if isinstance(benchmarks, str):
+            msg = f"benchmarks must be a list of names, not {benchmarks!r}"
+            raise InvalidInputError(msg)
         for benchmark in benchmarks:
             check_folder("benchmark", benchmark)
         metadata = RunMetadata(

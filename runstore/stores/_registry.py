@@ -6,9 +6,10 @@ import difflib
 import errno
 import fnmatch
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, get_args
 
 from runstore.errors import InvalidInputError, NotFoundError
 from runstore.storage import Storage, as_storage, storage_join
@@ -25,6 +26,8 @@ __all__ = ["RunRegistry"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Source: TypeAlias = Storage | SyncMethods | str | os.PathLike[str]
 
 logger = logging.getLogger("runstore")
 
@@ -59,7 +62,7 @@ class RunRegistry:
 
     def __init__(
         self,
-        storages: Iterable[Storage | SyncMethods | str] | str,
+        storages: Iterable[Source] | Source,
         eval_prefixes: Sequence[str] = ("eval", "eval_store", ""),
         *,
         depth: int = 1,
@@ -69,7 +72,7 @@ class RunRegistry:
         """Name the storages; nothing is read yet.
 
         Args:
-            storages: Storages, paths or URIs, the first one being the primary; or one path or URI.
+            storages: Storages, paths or URIs, the first one being the primary; or one of these.
             eval_prefixes: Folders in which an evaluation store is looked for.
             depth: Levels of folders below the root to look for runs in, from 0.
             active_seconds: A run is running while its newest change is no older than this.
@@ -78,7 +81,11 @@ class RunRegistry:
         Raises:
             InvalidInputError: There is no storage, or a number is out of range.
         """
-        sources = [storages] if isinstance(storages, str) else list(storages)
+        sources: list[Source]
+        if isinstance(storages, str) or not isinstance(storages, Iterable):
+            sources = [storages]
+        else:
+            sources = list(storages)
         if not sources or depth < 0 or limit < 1 or active_seconds < 0:
             msg = (
                 "a registry needs at least one storage, depth >= 0, limit >= 1 and active_seconds >= 0, not "

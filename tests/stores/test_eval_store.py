@@ -308,6 +308,7 @@ async def test_bad_names_are_refused_before_io(
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: call(evals.acreate_run, "model", [], run_id=name),
         lambda: call(evals.acreate_run, "model", ["fine", name]),
+        lambda: call(evals.acreate_run, "model", "gsm8k"),
         lambda: call(evals.aread_run, name),
         lambda: call(evals.afinalize_run, name),
         lambda: call(evals.adelete_run, name),

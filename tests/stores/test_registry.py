@@ -4,6 +4,7 @@ import os
 import pickle
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,13 @@ def test_numbers_out_of_range_are_refused() -> None:
             RunRegistry(storages, **options)
     with pytest.raises(InvalidInputError):
         RunRegistry(["a"], ("../evals",))
+
+
+@pytest.mark.parametrize("form", [str, Path, LocalStorage])
+async def test_one_storage_needs_no_list(tmp_path: Path, call: Call, form: Callable[[Path], Any]) -> None:
+    """A path, a `Path` and a storage by themselves are the only storage."""
+    put(tmp_path, a="metrics.jsonl")
+    assert await ids(RunRegistry(form(tmp_path)), call) == ["a"]
 
 
 # ---- selecting, stores
