@@ -8,6 +8,8 @@ import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
 
+from runstore.storage import _bridge
+
 settings.register_profile("default", max_examples=50, deadline=None)
 settings.register_profile(
     "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -30,6 +32,12 @@ WATCHED = ("open", "pread", "fstat", "fsync", "utime")
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """Every async test runs on the standard event loop and on uvloop."""
     return request.param
+
+
+@pytest.fixture
+def no_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every chance to give the loop a turn is taken, however little work came before."""
+    monkeypatch.setattr(_bridge, "STRETCH_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,8 @@
 from runstore.jsonl._batch import Batch
 from runstore.jsonl._encode import strict_json
 from runstore.jsonl._follow import AsyncFollower, Follower
-from runstore.jsonl._reader import IncrementalReader, MalformedLine, MalformedLines
+from runstore.jsonl._reader import IncrementalReader
+from runstore.jsonl._reader_state import MalformedLine, MalformedLines
 
 __all__ = [
     "AsyncFollower",

@@ -38,7 +38,7 @@ _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 # A random string of this process, which no line can hold by accident.
 _NONCE = secrets.token_hex(10)
-_JOINT = f',"{_NONCE}",'.encode()
+_JOINT, _ARRAYLESS_JOINT = f',"{_NONCE}",'.encode(), b"\n,0,"
 _STAND_INS = {token: f'"{_NONCE}{token.decode()}"'.encode() for token in (b"NaN", b"Infinity", b"-Infinity")}
 _STOOD_FOR = {
     f"{_NONCE}NaN": math.nan,
@@ -95,22 +95,24 @@ def _parse_block(data: bytes) -> list[Record] | None:
     """The records when every line is exactly one object that orjson reads; else `None`.
 
     The lines become one array, each with a string after it that no line holds. If every second item
-    is that string, once a newline, each newline stood between two items, and never inside one.
+    is that string, once a newline, each newline stood between two items, and never inside one. Lines
+    without arrays do with a number after a newline: inside a string or an object neither is JSON.
     """
     try:
         if data.find(b"\n") == len(data) - 1:  # one line, which may be too long to be copied
             record = orjson.loads(data)
             return [record] if type(record) is dict else None
-        joined = data.replace(b"\n", _JOINT)
+        joint, mark = (_JOINT, _NONCE) if b"[" in data else (_ARRAYLESS_JOINT, 0)
+        joined = data.replace(b"\n", joint)
         items = orjson.loads(b"[%b0]" % joined)
     except orjson.JSONDecodeError:
         return None
-    newlines = (len(joined) - len(data)) // (len(_JOINT) - 1)  # counting them would cost a tenth of it all
+    newlines = (len(joined) - len(data)) // (len(joint) - 1)  # counting them would cost a tenth of it all
     records: list[Record] = items[:-1:2]
     joints = items[1::2]
-    if len(records) == newlines == joints.count(_NONCE) == len(joints) and set(map(type, records)) == {dict}:
-        return records
-    return None
+    objects = list(map(type, records)).count(dict)
+    all_apart = len(records) == len(joints) == joints.count(mark) == newlines == objects
+    return records if all_apart else None
 
 
 def _parse_block_with_bare_numbers(data: bytes) -> list[Record] | None:

@@ -3,127 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import threading
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runstore.errors import InvalidInputError
 from runstore.jsonl._batch import Batch
-from runstore.jsonl._decode import Parsed, Record
-from runstore.jsonl._position import START, Position
-from runstore.jsonl._scan import NOTHING_NEW, Fetched, ReadAhead, Step, fetch, pieces, take
+from runstore.jsonl._decode import Record
+from runstore.jsonl._position import Position
+from runstore.jsonl._reader_state import MalformedLines, ReaderState
+from runstore.jsonl._scan import NOTHING_NEW, Fetched, ReadAhead, fetch, pieces, take
 from runstore.storage import Storage, as_storage
 from runstore.storage._bridge import breathe, is_inline, on_fork, running_loop
 from runstore.storage._sync_only import SyncMethods
 
-__all__ = ["IncrementalReader", "MalformedLine", "MalformedLines"]
+__all__ = ["IncrementalReader"]
 
 logger = logging.getLogger("runstore")
 
 # So long a poll after one that found nothing only asks whether the file is the same: some network
 # mounts answer that from memory.
 QUIET_SECONDS = 1.0
-# How many malformed lines are remembered with their places.
-REMEMBERED = 100
-# Blocks that together stay below both are joined, so that polls of one record each stay cheap to keep.
-SMALL_BLOCK = 256
-SMALL_BLOCK_SIZE = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedLine:
-    """Bytes of a file that are no record.
-
-    Attributes:
-        line: Number of the line, from 1.
-        offset: Where the bytes begin, from the start of the file.
-        reason: Why they are no record.
-    """
-
-    line: int
-    offset: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedLines:
-    """What a reader skipped.
-
-    Attributes:
-        count: Lines skipped, as a whole or from some place on.
-        latest: The latest of them, up to 100, in file order.
-        replaced: Records kept whose text was not UTF-8 and was decoded with replacement characters.
-    """
-
-    count: int = 0
-    latest: tuple[MalformedLine, ...] = ()
-    replaced: int = 0
-
-
-class _Block(NamedTuple):
-    """Records that are kept together, and how many bytes of the file they came from."""
-
-    records: list[Record]
-    size: int
-
-
-class _State(NamedTuple):
-    """All that a reader knows of its file; replaced as a whole, so that it is never half-way."""
-
-    position: Position = START
-    generation: int = 0
-    total_read: int = 0
-    malformed: MalformedLines = MalformedLines()
-    blocks: tuple[_Block, ...] = ()
-    buffered: int = 0
-    buffered_size: int = 0
-
-    def restart(self) -> _State:
-        """The state for another file in the old one's place."""
-        return _State(generation=self.generation + 1, total_read=self.total_read)
-
-    def after(self, step: Step, size: int) -> _State:
-        """The state after one more piece of the file."""
-        parsed, position = step
-        malformed = self.malformed
-        if parsed.problems or parsed.replaced:
-            malformed = _add_problems(malformed, self.position, parsed)
-        count = len(parsed.records)
-        if not count:
-            return self._replace(position=position, malformed=malformed)
-        return _State(
-            position,
-            self.generation,
-            self.total_read + count,
-            malformed,
-            _add_block(self.blocks, _Block(parsed.records, size)),
-            self.buffered + count,
-            self.buffered_size + size,
-        )
-
-    def within(self, max_records: int, max_size: int | None) -> _State:
-        """The state without the oldest blocks that the bounds leave no room for."""
-        blocks, buffered, size = self.blocks, self.buffered, self.buffered_size
-        first = 0
-        while first < len(blocks) - 1 and (
-            buffered - len(blocks[first].records) >= max_records or (max_size is not None and size > max_size)
-        ):
-            buffered -= len(blocks[first].records)
-            size -= blocks[first].size
-            first += 1
-        if not first:
-            return self
-        return self._replace(blocks=blocks[first:], buffered=buffered, buffered_size=size)
-
-    def records(self, max_records: int) -> list[Record]:
-        """The newest records, in file order."""
-        kept = list(itertools.chain.from_iterable(block.records for block in self.blocks))
-        return kept[-max_records:] if len(kept) > max_records else kept
 
 
 class _Quiet(NamedTuple):
@@ -132,27 +35,6 @@ class _Quiet(NamedTuple):
     position: Position | None = None
     signature: Hashable | None = None
     until: float = 0.0
-
-
-def _add_block(blocks: tuple[_Block, ...], block: _Block) -> tuple[_Block, ...]:
-    if blocks:
-        last = blocks[-1]
-        size = last.size + block.size
-        if len(last.records) + len(block.records) <= SMALL_BLOCK and size <= SMALL_BLOCK_SIZE:
-            return (*blocks[:-1], _Block(last.records + block.records, size))
-    return (*blocks, block)
-
-
-def _add_problems(malformed: MalformedLines, before: Position, parsed: Parsed) -> MalformedLines:
-    found = [
-        MalformedLine((before.line or 1) + problem.line, before.offset + problem.offset, problem.reason)
-        for problem in parsed.problems
-    ]
-    return MalformedLines(
-        malformed.count + len(found),
-        (*malformed.latest, *found)[-REMEMBERED:],
-        malformed.replaced + parsed.replaced,
-    )
 
 
 class IncrementalReader:
@@ -190,8 +72,11 @@ class IncrementalReader:
         self._path = path
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._state = _State()
+        self._state = ReaderState()
+        # Keys of the first `_keys_looked_for` records: for later ones they are looked for when they are
+        # asked for, or when records leave the buffer. That is a tenth of the work of a read.
         self._keys: set[str] = set()
+        self._keys_looked_for = 0
         self._unclaimed: list[Record] = []
         self._warned = False
         self.after_fork()
@@ -228,6 +113,7 @@ class IncrementalReader:
     def known_keys(self) -> set[str]:
         """Every key seen in a record, except `step`."""
         with self._lock:
+            self._look_for_keys()
             return self._keys - {"step"}
 
     @property
@@ -327,8 +213,7 @@ class IncrementalReader:
         ahead: ReadAhead | None = None
         try:
             while not ended:
-                state = self._state
-                position = state.position
+                position = self._state.position
                 fetched = await (
                     fetch(self._storage, self._path, position) if ahead is None else ahead.fetch(position)
                 )
@@ -336,12 +221,12 @@ class IncrementalReader:
                     self._quiet = _Quiet(position, signature, time.monotonic() + QUIET_SECONDS)
                     return
                 if fetched.replaced:
-                    self._restart(state)
+                    self._restart(position)
                     continue
                 if not fetched.at_end:
                     ahead = ahead or ReadAhead(self._storage, self._path)
                     ahead.begin(position, fetched)
-                ended = await self._take_all(state, fetched, new) and fetched.at_end
+                ended = await self._take_all(position, fetched, new) and fetched.at_end
         finally:
             if ahead is not None:
                 await ahead.close()
@@ -352,15 +237,15 @@ class IncrementalReader:
         quiet = self._quiet
         return signature is not None and signature == quiet.signature and time.monotonic() < quiet.until
 
-    async def _take_all(self, state: _State, fetched: Fetched, new: list[Record] | None) -> bool:
-        """Move on over what was fetched after `state`, or return `False` when another caller was faster."""
+    async def _take_all(self, position: Position, fetched: Fetched, new: list[Record] | None) -> bool:
+        """Move on over what was fetched after a position, or return `False` when another was faster."""
         for index, piece in enumerate(pieces(fetched.data, fetched.start, at_end=fetched.at_end)):
             if index:
                 await breathe()
-            after = self._take(state, piece, new)
+            after = self._take(position, piece, new)
             if after is None:
                 return False
-            state = after
+            position = after
         return True
 
     def _claim(self, new: list[Record]) -> None:
@@ -369,27 +254,41 @@ class IncrementalReader:
             new[:0] = self._unclaimed
             self._unclaimed = []
 
-    def _restart(self, state: _State) -> None:
+    def _restart(self, position: Position) -> None:
         with self._lock:
-            if self._state is state:
-                self._state = state.restart()
+            if self._state.position is position:
+                self._look_for_keys()
+                self._state = self._state.restart()
 
-    def _take(self, state: _State, piece: bytes, new: list[Record] | None) -> _State | None:
-        """Parse the piece after `state` and move on, or `None` when another caller was faster."""
+    def _take(self, position: Position, piece: bytes, new: list[Record] | None) -> Position | None:
+        """Parse the piece after a position and move on, or `None` when another caller was faster.
+
+        No caller keeps an older state while it parses: what that dropped is freed, and used anew, before
+        it leaves the processor's cache.
+        """
         with self._lock:
-            if self._state is not state:
+            state = self._state
+            if state.position is not position:
                 return None
-            step = take(state.position, piece)
+            step = take(position, piece)
             records = step.parsed.records
-            self._keys.update(*records)
-            after = state.after(step, len(piece)).within(self._max_records, self._max_bytes)
+            whole = state.after(step, len(piece))
+            after = whole.within(self._max_records, self._max_bytes)
+            if after is not whole:
+                self._look_for_keys()
             if new is None:
                 self._state = after
             else:
                 # Nothing is called in between: an interrupt finds them handed out and counted, or neither.
                 new += records
                 self._state = after
-        return after
+        return after.position
+
+    def _look_for_keys(self) -> None:
+        """Add the keys of the records read since the last time; with the lock held."""
+        state = self._state
+        self._keys |= state.keys_since(self._keys_looked_for)
+        self._keys_looked_for = state.total_read
 
     def _warn_once(self) -> None:
         malformed = self._state.malformed

@@ -323,7 +323,8 @@ class TrainingRunStore(IterationFiles):
         if best is None:
             return last_checkpoint(records, name)
         series = await self.aread_metrics_by_step()
-        if records and best not in (known := self.metric_keys()):
+        is_there = any(best in row for row in series)
+        if records and not is_there and best not in (known := self.metric_keys()):
             near = difflib.get_close_matches(best, known, 3) or sorted(known)[:10]
             hint = f"there is {', '.join(near)}" if near else "there are no metrics"
             msg = f"no record of {self.url(METRICS)} has the metric {best!r}; {hint}"

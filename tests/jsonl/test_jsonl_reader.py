@@ -321,7 +321,7 @@ def test_the_buffer_keeps_the_newest_records(tmp_path: Path) -> None:
         assert steps(reader.read()) == [step]
     assert steps(reader.records) == list(range(31_500, 32_500))
     assert reader.total_read == 32_500
-    assert sum(len(block.records) for block in reader._state.blocks) < 1000 + 8 * 256
+    assert sum(len(block.newest_first) for block in reader._state.blocks) < 1000 + 8 * 256
     assert reader.snapshot().records == reader.records
 
 
@@ -424,8 +424,9 @@ def test_a_folder_without_the_right_to_read_is_an_error_not_an_empty_file(tmp_pa
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("no_stretch")
 async def test_a_loop_gets_its_turn_while_a_large_file_is_read(tmp_path: Path) -> None:
-    """Other tasks run between pieces of 128 KiB, not only at the end."""
+    """Other tasks may run between pieces of 128 KiB, not only at the end."""
     (tmp_path / "m.jsonl").write_bytes(lines(0, 50_000, text="x" * 60))
     reader = IncrementalReader(tmp_path.as_uri(), "m.jsonl")
     turns = 0

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -292,6 +293,28 @@ def test_an_async_method_without_a_loop_says_so(tmp_path: Path) -> None:
 
 
 # ---- cancellation and hung paths
+
+
+@pytest.mark.anyio
+async def test_work_on_a_loop_gives_it_a_turn_after_each_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn costs time, so none is given before the last one is a stretch ago."""
+    now = 0.0
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    monkeypatch.setattr(_bridge, "_mode", _bridge._Mode())
+    monkeypatch.setattr(_bridge, "time", SimpleNamespace(monotonic=lambda: now))
+    for _ in range(100):
+        await _bridge.breathe()
+        now += _bridge.STRETCH_SECONDS / 4
+    task.cancel()
+    assert 20 <= turns <= 26
 
 
 @pytest.mark.anyio
