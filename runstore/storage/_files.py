@@ -51,6 +51,8 @@ def read_range(path: str, offset: int, length: int | None) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if error.errno == errno.EINVAL and os.path.isdir(path):  # tmpfs refuses to seek in a folder
+            raise storage_error(IsADirectoryError(errno.EISDIR, "Is a folder"), path) from error
         raise storage_error(error, path) from error
 
 

@@ -81,7 +81,7 @@ class LocalStorage(Storage):
         return self._base + check_file(path)
 
     async def aread(self, path: str) -> bytes:
-        return await in_thread(_files.read_range, self._full(path), 0, None)
+        return await self.aread_range(path, 0)
 
     async def aread_range(self, path: str, offset: int, length: int | None = None) -> bytes:
         if offset < 0 or (length is not None and length < 0):

@@ -394,6 +394,19 @@ def test_what_may_not_be_seen_spoils_no_listing(common: Path) -> None:
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
+def test_a_folder_is_no_file_on_any_disk(tmp_path: Path, small_disk: Path) -> None:
+    """Where a file is read a folder counts as missing, whatever the filesystem says of its size."""
+    for root in (tmp_path, small_disk):
+        storage = LocalStorage(root)
+        storage.write("folder/f", b"1")
+        for offset, length in ((0, None), (0, 5), (3, None), (3, 0)):
+            with pytest.raises(NotFoundError):
+                storage.read_range("folder", offset, length)
+        assert TrainingRunStore(storage, "folder/..").read_new_metrics() == []
+        with pytest.raises(NotFoundError):
+            storage.read("folder")
+
+
 def test_listing_iterations_looks_no_deeper_than_their_folders(tmp_path: Path) -> None:
     """What lies in folders of an iteration, or behind links there, is not walked through."""
     store = TrainingRunStore(LocalStorage(tmp_path))
