@@ -22,7 +22,7 @@ from runstore import (
     RunStoreError,
     TrainingRunStore,
 )
-from runstore.jsonl import _scan
+from runstore.jsonl import _reader_state, _scan
 from tests.jsonl import reference, strategies
 from tests.jsonl.helpers import Counting, Failing, append, line, lines, replace, steps
 from tests.jsonl.reference import same
@@ -374,6 +374,38 @@ def test_what_a_reader_gives_is_a_copy(tmp_path: Path) -> None:
     reader.known_keys.clear()
     assert steps(reader.records) == [0, 1, 2]
     assert reader.known_keys == {"loss"}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["append", "replace", "pickle", "ask"]), st.lists(st.sampled_from("abcd")))
+    ),
+    st.integers(1, 6),
+    st.integers(1, 60),
+)
+def test_every_key_is_known_whatever_left_the_buffer(
+    actions: list[tuple[str, list[str]]], kept: int, piece_size: int
+) -> None:
+    """Asked for at any time: the keys of all records read, of dropped ones and of replaced files too."""
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_scan, "PIECE_SIZE", piece_size)
+        patch.setattr(_reader_state, "SMALL_BLOCK", 3)
+        path = Path(root) / "m.jsonl"
+        reader = IncrementalReader(root, "m.jsonl", kept)
+        read: list[dict[str, Any]] = []
+        for number, (action, keys) in enumerate(actions):
+            data = b"".join(line(**{"step": number, key: number}) for key in keys)
+            if action == "replace":
+                replace(path, data)
+            else:
+                append(path, data)
+            if action == "pickle":
+                reader = pickle.loads(pickle.dumps(reader))
+            read += reader.read()
+            assert reader.records == read[len(read) - len(reader.records) :]
+            if action == "ask":
+                assert reader.known_keys == {key for record in read for key in record} - {"step"}
+        assert reader.known_keys == {key for record in read for key in record} - {"step"}
 
 
 def test_a_bound_below_one_is_refused(tmp_path: Path) -> None:
