@@ -74,7 +74,7 @@ def test_every_python_block_runs(text: str, tmp_path: Path) -> None:
     assert output[:5] == ["tiny", "['final']", "97 0.01020408163265306", "98 0.010101010101010102", "99 0.01"]
     assert output[5] == "[{'step': 100, 'loss': 0.009}]"
     assert any(re.fullmatch(r"\d+ new records", line) for line in output)
-    assert "resumed at 11 after 10" in output
+    assert "resumed at 10 after 9" in output
     assert "first completed as it has a final checkpoint" in output
     assert "{'gsm8k': 1.0} 1" in output
     assert "event: metrics" in output

@@ -117,7 +117,7 @@ def list_runs(
     elif lines:
         view.table(COLUMNS, [line.cells() for line in lines], drop=DROPPED, left=TEXTS)
     else:
-        view.line("no runs")
+        view.line(f"no runs (looked {depth} levels deep; --depth changes that)")
 
 
 @app.command()

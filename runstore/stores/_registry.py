@@ -73,7 +73,7 @@ class RunRegistry:
 
         Args:
             storages: Storages, paths or URIs, the first one being the primary; or one of these.
-            eval_prefixes: Folders in which an evaluation store is looked for.
+            eval_prefixes: Folders, of the root of each storage, in which an evaluation store is looked for.
             depth: Levels of folders below the root to look for runs in, from 0.
             active_seconds: A run is running while its newest change is no older than this.
             limit: Operations under way at once in each storage.

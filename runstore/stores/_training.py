@@ -313,11 +313,14 @@ class TrainingRunStore(IterationFiles):
             lowest: Whether less of the metric is better.
 
         Raises:
-            InvalidInputError: Both a name and a metric are given, or there are checkpoints and no record
-                has the metric.
+            InvalidInputError: Both a name and a metric are given, `lowest` without a metric, or there are
+                checkpoints and no record has the metric.
         """
         if name is not None and best is not None:
             msg = f"a checkpoint is chosen by name or by metric, not by both: {name!r}, {best!r}"
+            raise InvalidInputError(msg)
+        if lowest and best is None:
+            msg = "lowest=True needs the metric that is to be low: find_checkpoint(best='loss', lowest=True)"
             raise InvalidInputError(msg)
         records = await self.aread_checkpoint_records()
         if best is None:

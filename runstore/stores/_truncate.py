@@ -24,13 +24,11 @@ async def truncate_metrics(storage: Storage, path: str, from_step: int) -> int:
         InvalidInputError: The step is negative.
         TypeError: It is no integer.
     """
-    if isinstance(from_step, bool):
-        msg = f"{path} cannot be truncated from step {from_step} on: give the first step to drop, from 0"
-        raise TypeError(msg)
+    is_step = hasattr(from_step, "__index__") and not isinstance(from_step, bool)
+    if not is_step or operator.index(from_step) < 0:
+        msg = f"{path} cannot be truncated from step {from_step!r} on: give the first step to drop, from 0"
+        raise InvalidInputError(msg) if is_step else TypeError(msg)
     from_step = operator.index(from_step)
-    if from_step < 0:
-        msg = f"{path} cannot be truncated from step {from_step} on: give the first step to drop, from 0"
-        raise InvalidInputError(msg)
     try:
         data = await storage.aread(path)
     except NotFoundError:

@@ -52,6 +52,8 @@ async def test_the_best_checkpoint_by_a_metric(store: TrainingRunStore, call: Ca
         await chosen(store, call, best="rewards")
     with pytest.raises(InvalidInputError, match="both"):
         await chosen(store, call, "44", best="reward")
+    with pytest.raises(InvalidInputError, match="lowest"):
+        await call(store.afind_checkpoint, lowest=True)
 
 
 async def test_rollouts_one_by_one(store: TrainingRunStore, run: RunFolder, call: Call) -> None:
