@@ -321,10 +321,14 @@ async def test_work_on_a_loop_gives_it_a_turn_after_each_stretch(monkeypatch: py
 async def test_a_cancelled_operation_waits_for_its_thread(tmp_path: Path) -> None:
     """However often it is cancelled, an operation that a thread is at ends with it, and then is cancelled."""
     os.mkfifo(tmp_path / "hangs")
-    storage = LocalStorage(tmp_path)
-    task = asyncio.ensure_future(storage.aread("hangs"))
-    await asyncio.sleep(0)
-    await until_taken(_bridge._shared.operations)
+    begun = threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        os.close(os.open(tmp_path / "hangs", os.O_RDONLY))
+
+    task = asyncio.ensure_future(_bridge.in_thread(hang))
+    assert await asyncio.to_thread(begun.wait, 20)
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.01)
