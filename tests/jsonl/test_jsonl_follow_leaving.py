@@ -321,9 +321,10 @@ def test_a_forked_child_follows_on(store: TrainingRunStore, tmp_path: Path) -> N
 
 
 INTERRUPTED = """
-import asyncio, sys, time
+import asyncio, signal, sys, time
 from runstore import TrainingRunStore
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
 store = TrainingRunStore(sys.argv[1])
 store.write_metrics({"step": 0})
 

@@ -96,9 +96,10 @@ async def test_calls_cancelled_at_any_moment_leave_the_storage_whole(place: Plac
 
 
 READER = """
-import json, sys, time
+import json, signal, sys, time
 from runstore import TrainingRunStore, storage_from_uri
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
 storage = storage_from_uri(sys.argv[1], **json.loads(sys.argv[2]))
 run = TrainingRunStore(storage)
 if sys.argv[3] == "follower":

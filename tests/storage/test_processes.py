@@ -191,6 +191,7 @@ INTERRUPTED = """
     import asyncio, os, signal, sys, time
     from runstore import LocalStorage, TrainingRunStore
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
     root, kind = sys.argv[1:]
     storage = LocalStorage(root)
     store = TrainingRunStore(storage, "run")
