@@ -14,6 +14,7 @@ from typing import NamedTuple
 from runstore.errors import NotFoundError
 from runstore.jsonl._decode import Parsed, Record, parse_lines, parse_tail
 from runstore.jsonl._position import ANCHOR_SIZE, Bookmark, Position
+from runstore.storage._answers import OpenFile
 from runstore.storage._base import Storage
 from runstore.storage._bridge import breathe, is_inline
 from runstore.storage._patience import settle
@@ -52,7 +53,9 @@ class Fetched(NamedTuple):
 NOTHING_NEW = Fetched(b"", 0, at_end=True, replaced=False)
 
 
-async def fetch(storage: Storage, path: str, position: Position, size: int | None = None) -> Fetched:
+async def fetch(
+    storage: Storage, path: str, position: Position, size: int | None = None, file: OpenFile | None = None
+) -> Fetched:
     """Read what follows a position, together with the bytes that tell whether it still holds.
 
     Args:
@@ -61,6 +64,7 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
         position: The last known place.
         size: Bytes to read at most, the storage's `fetch_size` when not given; more where the tail is
             longer, so that a long line costs few rounds.
+        file: The file held open, where it is.
     """
     if size is None:
         size = storage.fetch_size
@@ -68,50 +72,79 @@ async def fetch(storage: Storage, path: str, position: Position, size: int | Non
         known, place, size = position.known, position.fetched, max(size, len(position.tail))
     else:
         known, place = position.anchor, position.offset
+    start, length = place - len(known), len(known) + size
     try:
-        data = await storage.aread_range(path, place - len(known), len(known) + size)
+        if file is None:
+            data = await storage.aread_range(path, start, length)
+        else:
+            data = await file.aread_range(start, length)
     except NotFoundError:
         return Fetched(b"", 0, at_end=True, replaced=True) if place else NOTHING_NEW
     if data == known and size:
         return NOTHING_NEW
     if not data.startswith(known):
         return Fetched(b"", 0, at_end=False, replaced=True)
-    return Fetched(data, len(known), len(data) < len(known) + size, replaced=False)
+    return Fetched(data, len(known), len(data) < length, replaced=False)
 
 
 class ReadAhead:
-    """The next fetch, under way while the pieces of the last one are parsed: on an event loop only."""
+    """Fetches of a file that goes on: from the file held open, where the storage can.
+
+    On an event loop the next one is under way while the pieces of the last one are parsed, unless it can
+    be had without waiting.
+    """
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
         self._path = path
+        self._file: OpenFile | None = None
         self._after = Position()
         self._task: asyncio.Task[Fetched] | None = None
 
     def begin(self, position: Position, fetched: Fetched) -> None:
         """Begin with what follows the last whole line of what was fetched, if anything does."""
-        if fetched.at_end or fetched.replaced or is_inline():
+        if fetched.at_end or fetched.replaced:
+            return
+        self._file = self._file or self._storage.open_file(self._path)
+        if is_inline() or (self._file is not None and self._file.in_memory):
             return
         end = fetched.data.rfind(b"\n", fetched.start) + 1
         if end:
             offset = position.fetched + end - fetched.start
             self._after = Position(offset, fetched.data[max(end - ANCHOR_SIZE, 0) : end])
-            self._task = asyncio.ensure_future(fetch(self._storage, self._path, self._after))
+            self._task = asyncio.ensure_future(self._fetch(self._after))
 
     async def fetch(self, position: Position) -> Fetched:
         """What follows a position: what was begun, if it was for that one."""
         if self._task is not None and not position.tail and position.is_at(self._after):
             task, self._task = self._task, None
             return await task
-        await self.close()
+        await self._give_up()
+        await breathe()
+        return await self._fetch(position)
+
+    async def _fetch(self, position: Position) -> Fetched:
+        fetched = await fetch(self._storage, self._path, position, file=self._file)
+        if not fetched.replaced or self._file is None:
+            return fetched
+        # The file held open may be the one that was replaced.
+        await self._file.aclose()
+        self._file = None
         return await fetch(self._storage, self._path, position)
 
-    async def close(self) -> None:
-        """End what is under way."""
+    async def _give_up(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await settle(self._task)
             self._task = None
+
+    async def close(self) -> None:
+        """End what is under way."""
+        try:
+            await self._give_up()
+        finally:
+            if self._file is not None:
+                await self._file.aclose()
 
 
 def pieces(data: bytes, start: int = 0, *, at_end: bool = True) -> Iterator[bytes]:

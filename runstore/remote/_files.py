@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
 from runstore.remote._appended import Committer
-from runstore.storage._base import StorageListing, StorageStat
+from runstore.storage._answers import StorageListing, StorageStat
 
 __all__ = ["RemoteFiles", "is_wanted"]
 

@@ -22,7 +22,7 @@ from runstore.remote._files import RemoteFiles, is_wanted
 from runstore.remote._fsspec_calls import Filesystem, filesystems
 from runstore.remote._fsspec_errors import understood
 from runstore.remote._whole_rewrite import WholeRewrite
-from runstore.storage._base import StorageListing, StorageStat
+from runstore.storage._answers import StorageListing, StorageStat
 from runstore.storage._errors import write_error
 
 __all__ = ["OBJECT_STORES", "FsspecFiles"]

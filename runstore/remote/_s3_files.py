@@ -13,7 +13,7 @@ from runstore.remote._errors import error_code, remote_error, without_userinfo
 from runstore.remote._files import RemoteFiles, is_wanted
 from runstore.remote._s3_client import S3Client, clients
 from runstore.remote._s3_commit import S3Committer, metadata_of_new
-from runstore.storage._base import StorageListing, StorageStat
+from runstore.storage._answers import StorageListing, StorageStat
 
 __all__ = ["S3Files", "split_bucket"]
 

@@ -16,8 +16,9 @@ from runstore.remote._exit import deliver_at_exit
 from runstore.remote._open import Source, open_files
 from runstore.remote._owners import Place, spooled_keys
 from runstore.remote._s3_files import S3Files
+from runstore.storage._answers import StorageListing, StorageStat
 from runstore.storage._append_queue import Append, in_turn, queue_append
-from runstore.storage._base import Storage, StorageListing, StorageStat
+from runstore.storage._base import Storage
 from runstore.storage._bridge import drive, in_thread, is_inline, on_io_loop
 from runstore.storage._paths import as_bytes, check_file, check_path, check_range
 from runstore.storage._patience import finish

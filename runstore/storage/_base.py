@@ -10,49 +10,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from runstore.storage import _bridge
+from runstore.storage._answers import OpenFile, StorageListing, StorageStat
 from runstore.storage._append_queue import in_turn
 from runstore.storage._paths import check_file, check_path, storage_join
 
-__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "StorageListing", "StorageStat", "run_sync_over"]
+__all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "run_sync_over"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class StorageStat:
-    """Size and age of one file.
-
-    Attributes:
-        size: Bytes.
-        mtime: Time of the last change, in seconds since the epoch.
-    """
-
-    size: int
-    mtime: float
-
-
-@dataclass(frozen=True, slots=True)
-class StorageListing:
-    """What lies directly in a folder.
-
-    Attributes:
-        files: Size and age of each file by its name, in order of names.
-        folders: Names of the folders, sorted.
-        place: What tells the folder from all others where links may lead to it more than once, else `None`.
-        mark: The backend's own, to tell the next time what has stayed the same.
-    """
-
-    files: dict[str, StorageStat] = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)
-    place: Hashable = field(default=None, compare=False, repr=False)
-    mark: Any = field(default=None, compare=False, repr=False)
 
 
 # The sync operations of the model, which every storage written for it has.
@@ -337,6 +307,14 @@ class Storage(AsyncStorage):
 
         Returns:
             `None` where that is not known, or costs no less than reading the end of the file.
+        """
+        return None
+
+    def open_file(self, path: str) -> OpenFile | None:  # noqa: ARG002  for backends
+        """The file, to be held open by who reads it from end to end; nothing is opened by this call.
+
+        Returns:
+            `None` where that costs no less than one `aread_range` after the other.
         """
         return None
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import stat
 import time
 from collections.abc import Sequence
 
 from runstore.errors import RunStoreError
+from runstore.storage._answers import StorageStat
 from runstore.storage._append_queue import Append
-from runstore.storage._base import StorageStat
 from runstore.storage._errors import ABSENT, storage_error, write_error
 from runstore.storage._listing import is_settled
 from runstore.storage._replace import TEMP_SUFFIX, remove_abandoned, replace, write_all
@@ -54,6 +55,23 @@ def read_range(path: str, offset: int, length: int | None) -> bytes:
         if error.errno == errno.EINVAL and os.path.isdir(path):  # tmpfs refuses to seek in a folder
             raise storage_error(IsADirectoryError(errno.EISDIR, "Is a folder"), path) from error
         raise storage_error(error, path) from error
+
+
+def open_to_read(path: str) -> io.FileIO:
+    """Open a file that is read in many ranges."""
+    try:
+        return io.FileIO(path)
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def read_open(file: io.FileIO, offset: int, length: int) -> bytes:
+    """As `read_range`, of a file that is open."""
+    try:
+        data = os.pread(file.fileno(), length, offset)
+        return data if len(data) == length else _read_on(file.fileno(), data, offset, length)
+    except OSError as error:
+        raise storage_error(error, os.fsdecode(file.name)) from error
 
 
 def _read_on(descriptor: int, data: bytes, offset: int, wanted: int) -> bytes:

@@ -9,7 +9,8 @@ import time
 from typing import NamedTuple
 
 from runstore.errors import AccessDeniedError
-from runstore.storage._base import StorageListing, StorageStat, may_hold
+from runstore.storage._answers import StorageListing, StorageStat
+from runstore.storage._base import may_hold
 from runstore.storage._descriptors import open_into
 from runstore.storage._errors import ABSENT, storage_error
 from runstore.storage._replace import TEMP_SUFFIX

@@ -10,10 +10,12 @@ from typing import ParamSpec, TypeVar
 
 from runstore.errors import InvalidInputError
 from runstore.storage import _files
+from runstore.storage._answers import OpenFile, StorageListing, StorageStat
 from runstore.storage._append_queue import Append, queue_append
-from runstore.storage._base import Storage, StorageListing, StorageStat
+from runstore.storage._base import Storage
 from runstore.storage._bridge import drive, in_thread, is_inline, pause
 from runstore.storage._listing import find, scan
+from runstore.storage._local_file import LocalFile
 from runstore.storage._local_watch import TICK, wait_for_change
 from runstore.storage._paths import as_bytes, check_file, check_path, check_range, refuse_uri
 
@@ -143,6 +145,11 @@ class LocalStorage(Storage):
 
     async def aremove_dir(self, path: str) -> None:
         await in_thread(_files.remove_dir, self._full(path))
+
+    def open_file(self, path: str) -> OpenFile | None:
+        if type(self).aread_range is not LocalStorage.aread_range:
+            return None  # a subclass that gives other bytes than the file has
+        return LocalFile(self._full(path))
 
     def signature(self, path: str) -> Hashable | None:
         return _files.settled_signature(self._full(path))

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from runstore.errors import RunStoreError
+from runstore.storage._answers import StorageListing, StorageStat
 from runstore.storage._append_queue import Append, queue_append
-from runstore.storage._base import SYNC_METHODS, Storage, StorageListing, StorageStat
+from runstore.storage._base import SYNC_METHODS, Storage
 from runstore.storage._bridge import in_thread, is_inline
 from runstore.storage._errors import storage_error, write_error
 from runstore.storage._paths import check_file, check_path, check_range, storage_join

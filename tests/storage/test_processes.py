@@ -234,7 +234,16 @@ INTERRUPTED_OFTEN = """
     from runstore import LocalStorage
 
     storage = LocalStorage(sys.argv[1])
+
+    async def end_to_end():
+        file = storage.open_file("f")
+        try:
+            await file.aread_range(0, 1)
+        finally:
+            await file.aclose()
+
     work = {
+        "file held open": lambda: storage.run_sync(end_to_end),
         "scan": lambda: storage.scan(""),
         "write": lambda: storage.write("f", b"1"),
         "durable write": lambda: storage.durable_view().write("f", b"1"),
@@ -329,7 +338,7 @@ def test_e07_an_interrupt_ends_a_slow_call_at_once(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
-@pytest.mark.parametrize("work", ["scan", "write", "durable write", "write of a link"])
+@pytest.mark.parametrize("work", ["file held open", "scan", "write", "durable write", "write of a link"])
 def test_interrupts_leave_no_file_open(tmp_path: Path, work: str) -> None:
     """Ctrl-C in a notebook, as often as one likes, costs no descriptor and leaves no temporary file."""
     root = tmp_path / "root"
