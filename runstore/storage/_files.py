@@ -146,7 +146,11 @@ def _outcomes_of_failure(
 def _append(path: str, data: bytes, whole_lines: bool, durable: bool) -> tuple[int, OSError | None]:
     """How many bytes of `data` were written, and the error that kept the rest from being written."""
     try:
-        descriptor = _open_to_append(path)
+        try:
+            descriptor = os.open(path, _TO_APPEND, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            descriptor = os.open(path, _TO_APPEND, 0o666)
     except OSError as error:
         return 0, error
     written = 0
@@ -169,14 +173,6 @@ def _append(path: str, data: bytes, whole_lines: bool, durable: bool) -> tuple[i
 
 
 _TO_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
-
-
-def _open_to_append(path: str) -> int:
-    try:
-        return os.open(path, _TO_APPEND, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, _TO_APPEND, 0o666)
 
 
 def _ends_a_line(descriptor: int) -> bool:

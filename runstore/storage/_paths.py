@@ -64,6 +64,7 @@ def check_path(path: str) -> str:
     return normal
 
 
+@functools.lru_cache(maxsize=4096)
 def check_file(path: str) -> str:
     """The path of a file to be written, in normal form.
 

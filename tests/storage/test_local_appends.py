@@ -365,3 +365,23 @@ def test_a_record_that_lacks_only_its_newline_is_stored(tmp_path: Path) -> None:
             store.write_metrics({"step": 2})
     store.write_metrics({"step": 3})
     assert store.read_metrics() == [{"step": 0}, {"step": 1}, {"step": 3}]
+
+
+def test_a_sync_append_goes_through_a_subclass_of_the_awaited_one(tmp_path: Path) -> None:
+    """Whoever overrides `aappend_lines` alone, directly or by a mixin, has it used by `append_lines` too."""
+
+    class Doubled:
+        async def aappend_lines(self, path: str, data: bytes) -> None:
+            await super().aappend_lines(path, data * 2)  # type: ignore[misc]  # of the class it is mixed into
+
+    class Mixed(Doubled, LocalStorage):
+        pass
+
+    class Below(Mixed):
+        pass
+
+    for number, storage in enumerate((LocalStorage(tmp_path), Mixed(tmp_path), Below(tmp_path)), 1):
+        storage.append_lines("log", b"%d\n" % number)
+        TrainingRunStore(storage).write_metrics({"n": number})
+    assert (tmp_path / "log").read_bytes() == b"1\n2\n2\n3\n3\n"
+    assert [record["n"] for record in TrainingRunStore(tmp_path).read_metrics()] == [1, 2, 2, 3, 3]

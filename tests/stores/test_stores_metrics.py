@@ -245,3 +245,28 @@ async def test_a_record_after_a_torn_line_is_kept(
     await call(store.awrite_metrics, {"loss": 0.25}, 3)
     assert [record["step"] for record in await call(store.aread_metrics)] == [1, 3]
     assert run.get("metrics.jsonl").endswith(b'\n{"step":2,"lo\n{"step":3,"loss":0.25}\n')
+
+
+async def test_a_subclass_of_the_awaited_write(tmp_path: Path, call: Call) -> None:
+    """Whoever overrides `awrite_metrics` alone has it used by both colours; a sync one is its own."""
+
+    class Host(TrainingRunStore):
+        async def awrite_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+            await super().awrite_metrics({**metrics, "host": "a"}, step)
+
+    class Below(Host):
+        pass
+
+    class Own(Host):
+        def write_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+            super().write_metrics({**metrics, "own": True}, step)
+
+    for kind in (Host, Below, Own):
+        await call(kind(tmp_path).awrite_metrics, {}, 1)
+        kind(tmp_path).write_metrics({}, 2)
+    twice = [{"step": 1, "host": "a"}, {"step": 2, "host": "a"}]
+    first, last = {"step": 1, "host": "a"}, {"step": 2, "own": True, "host": "a"}
+    records = TrainingRunStore(tmp_path).read_metrics()
+    assert records[:4] == twice * 2
+    assert records[4] in (first, {"own": True, **first})  # the sync colour of `call` is `write_metrics`
+    assert records[5:] == [last]
