@@ -64,10 +64,10 @@ class Parsed:
 
     records: list[Record]
     problems: list[Problem]
-    replaced: int = 0
-    """Records whose invalid UTF-8 was decoded with replacement characters."""
     lines: int = 0
     """Newlines that the bytes hold."""
+    replaced: int = 0
+    """Records whose invalid UTF-8 was decoded with replacement characters."""
 
 
 class _Object(NamedTuple):
@@ -87,7 +87,7 @@ def parse_lines(data: bytes) -> Parsed:
     if records is None:
         records = _parse_block_with_bare_numbers(data)
     if records is not None:
-        return Parsed(records, [], lines=len(records))
+        return Parsed(records, [], len(records))
     return _parse_each_line(data)
 
 
@@ -155,7 +155,7 @@ def _restore(records: list[Record]) -> None:
 
 
 def _parse_each_line(data: bytes) -> Parsed:
-    parsed = Parsed([], [], lines=data.count(b"\n"))
+    parsed = Parsed([], [], data.count(b"\n"))
     start = 0
     for index, line in enumerate(data[:-1].split(b"\n")):
         try:
@@ -187,7 +187,7 @@ def parse_tail(tail: bytes) -> tuple[Parsed, int]:
     objects, rest, _ = split_objects(tail)
     consumed = rest if objects else 0
     replaced = sum(found.replaced for found in objects)
-    return Parsed([found.record for found in objects], [], replaced), consumed
+    return Parsed([found.record for found in objects], [], replaced=replaced), consumed
 
 
 def split_objects(line: bytes) -> tuple[list[_Object], int, str]:

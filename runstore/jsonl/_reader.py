@@ -270,9 +270,9 @@ class IncrementalReader:
             state = self._state
             if state.position is not position:
                 return None
-            step = take(position, piece)
-            records = step.parsed.records
-            whole = state.after(step, len(piece))
+            parsed, position = take(position, piece)
+            records = parsed.records
+            whole = state.after(parsed, position, len(piece))
             after = whole.within(self._max_records, self._max_bytes)
             if after is not whole:
                 self._look_for_keys()
@@ -282,7 +282,7 @@ class IncrementalReader:
                 # Nothing is called in between: an interrupt finds them handed out and counted, or neither.
                 new += records
                 self._state = after
-        return after.position
+        return position
 
     def _look_for_keys(self) -> None:
         """Add the keys of the records read since the last time; with the lock held."""

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from runstore.jsonl._decode import Parsed, Record
 from runstore.jsonl._position import START, Position
-from runstore.jsonl._scan import Step
 
 __all__ = ["MalformedLine", "MalformedLines", "ReaderState"]
 
@@ -71,9 +70,8 @@ class ReaderState(NamedTuple):
         """The state for another file in the old one's place, with a position that no state had before."""
         return ReaderState(Position(), self.total_read)
 
-    def after(self, step: Step, size: int) -> ReaderState:
-        """The state after one more piece of the file."""
-        parsed, position = step
+    def after(self, parsed: Parsed, position: Position, size: int) -> ReaderState:
+        """The state after one more piece of the file, which had so many bytes."""
         malformed = self.malformed
         if parsed.problems or parsed.replaced:
             malformed = _add_problems(malformed, self.position, parsed)
@@ -84,7 +82,7 @@ class ReaderState(NamedTuple):
             position,
             self.total_read + count,
             malformed,
-            _add_block(self.blocks, _Block(parsed.records[::-1], size)),
+            _add_block(self.blocks, parsed.records[::-1], size),
             self.buffered + count,
             self.buffered_size + size,
         )
@@ -121,14 +119,12 @@ class ReaderState(NamedTuple):
         return kept[-max_records:] if len(kept) > max_records else kept
 
 
-def _add_block(blocks: tuple[_Block, ...], block: _Block) -> tuple[_Block, ...]:
+def _add_block(blocks: tuple[_Block, ...], newest_first: list[Record], size: int) -> tuple[_Block, ...]:
     if blocks:
-        last = blocks[-1]
-        size = last.size + block.size
-        count = len(last.newest_first) + len(block.newest_first)
-        if count <= SMALL_BLOCK and size <= SMALL_BLOCK_SIZE:
-            return (*blocks[:-1], _Block(block.newest_first + last.newest_first, size))
-    return (*blocks, block)
+        last, last_size = blocks[-1]
+        if len(last) + len(newest_first) <= SMALL_BLOCK and last_size + size <= SMALL_BLOCK_SIZE:
+            return (*blocks[:-1], _Block(newest_first + last, last_size + size))
+    return (*blocks, _Block(newest_first, size))
 
 
 def _add_problems(malformed: MalformedLines, before: Position, parsed: Parsed) -> MalformedLines:

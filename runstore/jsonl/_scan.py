@@ -8,7 +8,7 @@ between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import NamedTuple
 
 from runstore.errors import NotFoundError
@@ -23,7 +23,6 @@ __all__ = [
     "NOTHING_NEW",
     "Fetched",
     "ReadAhead",
-    "Step",
     "end_of_file",
     "fetch",
     "open_bookmark",
@@ -46,11 +45,11 @@ class Fetched(NamedTuple):
     """How many bytes of `data` the position knows already."""
     at_end: bool
     """Whether the file ends after them."""
-    replaced: bool
+    replaced: bool = False
     """Whether the file is another one now, or gone: nothing of the position holds any more."""
 
 
-NOTHING_NEW = Fetched(b"", 0, at_end=True, replaced=False)
+NOTHING_NEW = Fetched(b"", 0, at_end=True)
 
 
 async def fetch(
@@ -84,7 +83,7 @@ async def fetch(
         return NOTHING_NEW
     if not data.startswith(known):
         return Fetched(b"", 0, at_end=False, replaced=True)
-    return Fetched(data, len(known), len(data) < length, replaced=False)
+    return Fetched(data, len(known), len(data) < length)
 
 
 class ReadAhead:
@@ -147,12 +146,18 @@ class ReadAhead:
                 await self._file.aclose()
 
 
-def pieces(data: bytes, start: int = 0, *, at_end: bool = True) -> Iterator[bytes]:
+def pieces(data: bytes, start: int = 0, *, at_end: bool = True) -> Iterable[bytes]:
     """Cut bytes after newlines into pieces to parse; the last one may lack its newline.
 
     Where the file goes on, a line cut off by the end of the fetch is left for the next one, unless
     nothing else came: looking for records in it costs more than fetching it again.
     """
+    if len(data) - start <= PIECE_SIZE and data.endswith(b"\n"):
+        return (data[start:],)  # as of most polls
+    return _cut(data, start, at_end)
+
+
+def _cut(data: bytes, start: int, at_end: bool) -> Iterator[bytes]:
     first = start
     while len(data) - start > PIECE_SIZE:
         end = data.rfind(b"\n", start, start + PIECE_SIZE) + 1 or data.find(b"\n", start + PIECE_SIZE) + 1
@@ -167,15 +172,8 @@ def pieces(data: bytes, start: int = 0, *, at_end: bool = True) -> Iterator[byte
         yield data[whole:]
 
 
-class Step(NamedTuple):
-    """What a piece of bytes held, and the position after it."""
-
-    parsed: Parsed
-    position: Position
-
-
-def take(position: Position, piece: bytes) -> Step:
-    """Parse the piece that follows a position.
+def take(position: Position, piece: bytes) -> tuple[Parsed, Position]:
+    """What the piece that follows a position holds, and the position after it.
 
     Complete objects of a line whose newline has not come yet are records already: whatever follows
     them does not change them.
@@ -187,13 +185,13 @@ def take(position: Position, piece: bytes) -> Step:
     if piece.endswith(b"\n"):
         data = position.tail + piece if position.tail else piece
         parsed = parse_lines(data)
-        return Step(parsed, position.advance(data, parsed.lines, b""))
+        return parsed, position.advance(data, parsed.lines, b"")
     tail = position.tail + piece
     if b"}" in piece and (len(tail) <= LONG_TAIL or tail[-LONG_TAIL:].rstrip().endswith(b"}")):
         parsed, consumed = parse_tail(tail)
         if consumed:
-            return Step(parsed, position.advance(tail[:consumed], 0, tail[consumed:]))
-    return Step(Parsed([], []), position._replace(tail=tail))
+            return parsed, position.advance(tail[:consumed], 0, tail[consumed:])
+    return Parsed([], []), position._replace(tail=tail)
 
 
 async def open_bookmark(storage: Storage, path: str, bookmark: Bookmark) -> Position | None:
@@ -223,7 +221,7 @@ async def end_of_file(storage: Storage, path: str) -> Position:
         if newline >= ANCHOR_SIZE or start == 0:
             before = data[: newline + 1]
             whole = Position(start + len(before), before[-ANCHOR_SIZE:], line=None)
-            return take(whole, data[newline + 1 :]).position
+            return take(whole, data[newline + 1 :])[1]
         window *= 8
     return Position()
 

@@ -194,9 +194,9 @@ def test_only_a_newline_splits(separator: str) -> None:
 def test_a_long_line_is_found_with_its_newline_at_the_latest(tail: bytes) -> None:
     """A record longer than the ordinary look at an unfinished line comes once, whatever follows it."""
     long = b'{"a":"' + b"x" * (2 * _scan.LONG_TAIL) + b'"'
-    first = _scan.take(Position(), long + tail)
-    last = _scan.take(first.position, b"}\n" if not tail else b"\n")
-    records = first.parsed.records + last.parsed.records
+    first, position = _scan.take(Position(), long + tail)
+    last, _ = _scan.take(position, b"}\n" if not tail else b"\n")
+    records = first.records + last.records
     assert records == [{"a": "x" * (2 * _scan.LONG_TAIL)}]
 
 
