@@ -45,6 +45,9 @@ _STOOD_FOR = {
     f"{_NONCE}Infinity": math.inf,
     f"{_NONCE}-Infinity": -math.inf,
 }
+# What looking at a line by itself takes beyond its bytes, and how many times as much an odd one takes.
+LINE_WORK = 50
+ODD_LINE_WORK = 20
 _LONGEST_INT = len(str(2**64))
 
 
@@ -68,6 +71,8 @@ class Parsed:
     """Newlines that the bytes hold."""
     replaced: int = 0
     """Records whose invalid UTF-8 was decoded with replacement characters."""
+    rest: bytes = b""
+    """Lines that are still to be parsed, because those before them took so much work."""
 
 
 class _Object(NamedTuple):
@@ -77,18 +82,22 @@ class _Object(NamedTuple):
     replaced: bool
 
 
-def parse_lines(data: bytes) -> Parsed:
+def parse_lines(data: bytes, most_work: float = math.inf, *, one_by_one: bool = False) -> Parsed:
     """The records of whole lines.
 
     Args:
         data: Any bytes that end with a newline.
+        most_work: Where to leave off when lines have to be looked at one by one, in bytes of good lines:
+            an event loop waits meanwhile, and malformed lines take a hundred times as long.
+        one_by_one: Do not try to parse them together: they are the rest of some where that failed.
     """
-    records = _parse_block(data)
-    if records is None:
-        records = _parse_block_with_bare_numbers(data)
-    if records is not None:
-        return Parsed(records, [], len(records))
-    return _parse_each_line(data)
+    if not one_by_one and data.startswith(b"{"):
+        records = _parse_block(data)
+        if records is None:
+            records = _parse_block_with_bare_numbers(data)
+        if records is not None:
+            return Parsed(records, [], len(records))
+    return _parse_each_line(data, most_work)
 
 
 def _parse_block(data: bytes) -> list[Record] | None:
@@ -154,18 +163,25 @@ def _restore(records: list[Record]) -> None:
                 containers.append(value)
 
 
-def _parse_each_line(data: bytes) -> Parsed:
+def _parse_each_line(data: bytes, most_work: float = math.inf) -> Parsed:
     parsed = Parsed([], [], data.count(b"\n"))
-    start = 0
-    for index, line in enumerate(data[:-1].split(b"\n")):
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            record = None
-        if type(record) is dict:
-            parsed.records.append(record)
-        else:
-            _parse_odd_line(parsed, line, index, start)
+    start, work = 0, 0
+    most_lines = -1 if most_work == math.inf else int(most_work) // LINE_WORK + 1  # -1: all of them
+    for index, line in enumerate(data[:-1].split(b"\n", most_lines)):
+        if work > most_work or index == most_lines:
+            parsed.lines, parsed.rest = index, data[start:]
+            break
+        work += len(line) + LINE_WORK
+        if line:
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                record = None
+            if type(record) is dict:
+                parsed.records.append(record)
+            else:
+                _parse_odd_line(parsed, line, index, start)
+                work += (len(line) + LINE_WORK) * ODD_LINE_WORK
         start += len(line) + 1
     return parsed
 

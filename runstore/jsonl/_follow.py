@@ -23,7 +23,7 @@ from runstore.errors import InvalidInputError
 from runstore.jsonl._batch import Batch
 from runstore.jsonl._decode import Record
 from runstore.jsonl._position import Bookmark, Position
-from runstore.jsonl._scan import end_of_file, fetch, open_bookmark, pieces, take
+from runstore.jsonl._scan import end_of_file, fetch, open_bookmark, steps
 from runstore.storage import Storage
 from runstore.storage._bridge import (
     WAKE_SECONDS,
@@ -180,10 +180,10 @@ class _Poller:
             if fetched.replaced:
                 position, reset = Position(line=None), True
                 continue
-            for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
-                parsed, position = take(position, piece)
+            for parsed, after in steps(position, fetched.data, fetched.start, at_end=fetched.at_end):
+                size, position = after.fetched - position.fetched, after
                 if parsed.records:
-                    self._publish(_Chunk(parsed.records, position, reset, len(piece), position.cursor()))
+                    self._publish(_Chunk(parsed.records, position, reset, size, position.cursor()))
                     reset = False
                 await breathe()
             if fetched.at_end:
@@ -364,8 +364,8 @@ class _Follow:
             await poller.wait_beyond(head, self)  # ahead of the poller, which has not looked since
             return None
         records: list[Record] = []
-        for piece in pieces(fetched.data, fetched.start):
-            parsed, position = take(position, piece)
+        for parsed, after in steps(position, fetched.data, fetched.start):
+            position = after
             records += parsed.records
             await breathe()
         self._position = position

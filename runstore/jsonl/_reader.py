@@ -242,10 +242,13 @@ class IncrementalReader:
         for index, piece in enumerate(pieces(fetched.data, fetched.start, at_end=fetched.at_end)):
             if index:
                 await breathe()
-            after = self._take(position, piece, new)
-            if after is None:
+            taken = self._take(position, piece, new)
+            while taken is not None and taken[1]:
+                await breathe()
+                taken = self._take(*taken, new, is_rest=True)
+            if taken is None:
                 return False
-            position = after
+            position = taken[0]
         return True
 
     def _claim(self, new: list[Record]) -> None:
@@ -260,19 +263,24 @@ class IncrementalReader:
                 self._look_for_keys()
                 self._state = self._state.restart()
 
-    def _take(self, position: Position, piece: bytes, new: list[Record] | None) -> Position | None:
+    def _take(
+        self, position: Position, piece: bytes, new: list[Record] | None, *, is_rest: bool = False
+    ) -> tuple[Position, bytes] | None:
         """Parse the piece after a position and move on, or `None` when another caller was faster.
 
         No caller keeps an older state while it parses: what that dropped is freed, and used anew, before
         it leaves the processor's cache.
+
+        Returns:
+            The position after what was taken of the piece, and the rest of it, which comes next.
         """
         with self._lock:
             state = self._state
             if state.position is not position:
                 return None
-            parsed, position = take(position, piece)
+            parsed, position = take(position, piece, is_rest=is_rest)
             records = parsed.records
-            whole = state.after(parsed, position, len(piece))
+            whole = state.after(parsed, position, len(piece) - len(parsed.rest))
             after = whole.within(self._max_records, self._max_bytes)
             if after is not whole:
                 self._look_for_keys()
@@ -282,7 +290,7 @@ class IncrementalReader:
                 # Nothing is called in between: an interrupt finds them handed out and counted, or neither.
                 new += records
                 self._state = after
-        return position
+        return position, parsed.rest
 
     def _look_for_keys(self) -> None:
         """Add the keys of the records read since the last time; with the lock held."""

@@ -28,10 +28,13 @@ __all__ = [
     "open_bookmark",
     "pieces",
     "read_records",
+    "steps",
     "take",
 ]
 
 PIECE_SIZE = 128 * 1024
+# Of lines that have to be looked at one by one, as many as an event loop can wait for.
+MOST_WORK = 256 * 1024
 # A longer tail is tried as a record only when it ends like one; a shorter one whenever a brace came.
 LONG_TAIL = 64 * 1024
 
@@ -172,7 +175,7 @@ def _cut(data: bytes, start: int, at_end: bool) -> Iterator[bytes]:
         yield data[whole:]
 
 
-def take(position: Position, piece: bytes) -> tuple[Parsed, Position]:
+def take(position: Position, piece: bytes, *, is_rest: bool = False) -> tuple[Parsed, Position]:
     """What the piece that follows a position holds, and the position after it.
 
     Complete objects of a line whose newline has not come yet are records already: whatever follows
@@ -181,17 +184,34 @@ def take(position: Position, piece: bytes) -> tuple[Parsed, Position]:
     Args:
         position: The place that the piece follows.
         piece: Whole lines, or bytes without a newline.
+        is_rest: It is what was left of a piece.
+
+    Returns:
+        What the piece held; what is left of it in `rest`, which is to be taken next; the position between.
     """
     if piece.endswith(b"\n"):
         data = position.tail + piece if position.tail else piece
-        parsed = parse_lines(data)
-        return parsed, position.advance(data, parsed.lines, b"")
+        parsed = parse_lines(data, MOST_WORK, one_by_one=is_rest)
+        taken = data[: -len(parsed.rest)] if parsed.rest else data
+        return parsed, position.advance(taken, parsed.lines, b"")
     tail = position.tail + piece
     if b"}" in piece and (len(tail) <= LONG_TAIL or tail[-LONG_TAIL:].rstrip().endswith(b"}")):
         parsed, consumed = parse_tail(tail)
         if consumed:
             return parsed, position.advance(tail[:consumed], 0, tail[consumed:])
     return Parsed([], []), position._replace(tail=tail)
+
+
+def steps(
+    position: Position, data: bytes, start: int = 0, *, at_end: bool = True
+) -> Iterator[tuple[Parsed, Position]]:
+    """What `pieces` of the bytes after a position hold, one step after the other, each as from `take`."""
+    for piece in pieces(data, start, at_end=at_end):
+        rest = piece
+        while rest:
+            parsed, position = take(position, rest, is_rest=rest is not piece)
+            rest = parsed.rest
+            yield parsed, position
 
 
 async def open_bookmark(storage: Storage, path: str, bookmark: Bookmark) -> Position | None:
@@ -240,8 +260,8 @@ async def read_records(storage: Storage, path: str) -> AsyncGenerator[list[Recor
                 position = Position()
                 continue
             ahead.begin(position, fetched)
-            for piece in pieces(fetched.data, fetched.start, at_end=fetched.at_end):
-                parsed, position = take(position, piece)
+            for parsed, after in steps(position, fetched.data, fetched.start, at_end=fetched.at_end):
+                position = after
                 yield parsed.records
                 await breathe()
             if fetched.at_end:

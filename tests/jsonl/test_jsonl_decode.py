@@ -77,18 +77,20 @@ def test_nan_in_every_line_stays_on_the_quick_way() -> None:
         assert same(records, lines)
 
 
-@given(strategies.split_files(), st.integers(1, 300))
-def test_records_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], piece_size: int) -> None:
-    """Pieces of any size, cut anywhere, give the records and places of the whole."""
+@given(strategies.split_files(), st.integers(1, 300), st.integers(0, 3_000))
+def test_records_do_not_depend_on_how_the_bytes_arrive(
+    parts: list[bytes], piece_size: int, most_work: int
+) -> None:
+    """Pieces of any size, cut anywhere and taken in any number of steps, give what the whole holds."""
     data = b"".join(parts)
     expected = reference.read(data)
     position, records, problems, replaced = Position(), [], [], 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "PIECE_SIZE", piece_size)
+        patch.setattr(_scan, "MOST_WORK", most_work)
         for part in parts:
-            for piece in _scan.pieces(part):
-                before = position
-                parsed, position = _scan.take(position, piece)
+            for parsed, after in _scan.steps(position, part):
+                before, position = position, after
                 records += parsed.records
                 replaced += parsed.replaced
                 problems += [

@@ -47,6 +47,7 @@ def test_polls_give_what_one_read_gives(
     """Bytes in any pieces, a poll after each, pickled in between: the records and places of the whole."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "PIECE_SIZE", piece_size)
+        patch.setattr(_scan, "MOST_WORK", 10 * piece_size)
         patch.setattr(AsyncStorage, "fetch_size", fetch_size)
         path = Path(root) / "m.jsonl"
         reader = IncrementalReader(root, "m.jsonl")
@@ -71,6 +72,7 @@ async def test_awaited_polls_give_what_one_read_gives(
     """The async twin, some of its polls done by the sync one."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "PIECE_SIZE", piece_size)
+        patch.setattr(_scan, "MOST_WORK", 10 * piece_size)
         patch.setattr(AsyncStorage, "fetch_size", fetch_size)
         path = Path(root) / "m.jsonl"
         reader = IncrementalReader(root, "m.jsonl")
@@ -79,6 +81,33 @@ async def test_awaited_polls_give_what_one_read_gives(
             append(path, part)
             records += reader.read() if index in pickled else await reader.aread()
         check_against_rules(reader, records, b"".join(parts))
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("no_stretch")
+@pytest.mark.parametrize("odd", [b"\n", b"[1]\n", b"text\n", b'{"a":1}{"b":2}\n', b'{"a":"\xff"}\n'])
+async def test_odd_lines_do_not_hold_a_loop(tmp_path: Path, odd: bytes) -> None:
+    """Lines that take long give the loop its turns however short they are, and are all looked at."""
+    data = b'{"first":1}\n' + odd * ((_scan.PIECE_SIZE - 100) // len(odd)) + b'{"last":1}\n'
+    assert len(data) < _scan.PIECE_SIZE
+    (tmp_path / "m.jsonl").write_bytes(data)
+    reader = IncrementalReader(tmp_path, "m.jsonl", max_records=200_000)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    others = asyncio.ensure_future(take_turns())
+    records = await reader.aread()
+    others.cancel()
+    assert records[0] == {"first": 1}
+    assert records[-1] == {"last": 1}
+    expected = reference.read(data)
+    assert (len(records), reader.malformed.count) == (len(expected.records), len(expected.problems))
+    assert turns > len(data) // _scan.MOST_WORK + 10
 
 
 @pytest.mark.parametrize(
@@ -389,6 +418,7 @@ def test_every_key_is_known_whatever_left_the_buffer(
     """Asked for at any time: the keys of all records read, of dropped ones and of replaced files too."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scan, "PIECE_SIZE", piece_size)
+        patch.setattr(_scan, "MOST_WORK", 10 * piece_size)
         patch.setattr(_reader_state, "SMALL_BLOCK", 3)
         path = Path(root) / "m.jsonl"
         reader = IncrementalReader(root, "m.jsonl", kept)
