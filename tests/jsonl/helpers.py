@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runstore import LocalStorage, StorageIOError, StorageStat
-from runstore.jsonl import _follow
+from runstore.jsonl import _poller
 
 DEADLINE = 10.0
 
@@ -94,7 +94,7 @@ async def await_until(condition: Callable[[], object], seconds: float = DEADLINE
 def pollers_of(root: Path) -> list[Any]:
     """The pollers at work for files below a folder."""
     gc.collect()
-    return [key for key in list(_follow._pollers._by_file) if key[0] == str(root)]
+    return [key for key in list(_poller.pollers._by_file) if key[0] == str(root)]
 
 
 def fork() -> int:

@@ -23,7 +23,7 @@ from runstore import (
     RunStoreError,
     TrainingRunStore,
 )
-from runstore.jsonl import _follow, _scan
+from runstore.jsonl import _follow, _poller, _scan
 from tests.jsonl.helpers import (
     DEADLINE,
     Counting,
@@ -276,7 +276,7 @@ async def test_h02_each_new_byte_is_read_once_for_all(tmp_path: Path, path: Path
 
 def _followers_in_step(root: Path) -> list[int]:
     """One item for each follower that has seen all that the poller knows, and waits for more."""
-    poller = _follow._pollers._by_file.get((str(root), METRICS))
+    poller = _poller.pollers._by_file.get((str(root), METRICS))
     if poller is None:
         return []
     with poller._changed:  # before there is a head, followers wait for that
@@ -356,7 +356,7 @@ def test_h02_memory_is_flat_on_a_large_file(tmp_path: Path) -> None:
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes so small that the poller keeps little, and catching up takes many steps."""
-    monkeypatch.setattr(_follow, "KEPT_SIZE", 2_000)
+    monkeypatch.setattr(_poller, "KEPT_SIZE", 2_000)
     monkeypatch.setattr(_follow, "CATCH_UP_SIZE", 700)
     monkeypatch.setattr(AsyncStorage, "fetch_size", 1_500)
     monkeypatch.setattr(_scan, "PIECE_SIZE", 300)

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from runstore import AsyncFollower, Follower, LocalStorage, TrainingRunStore
-from runstore.jsonl import _follow
+from runstore.jsonl import _poller
 from tests.jsonl.helpers import (
     DEADLINE,
     Failing,
@@ -425,4 +425,4 @@ async def test_closing_while_the_first_step_begins_leaves_nothing_behind(tmp_pat
         await follower.aclose()
     async with asyncio.timeout(10):
         assert await asyncio.gather(*steps) == [None] * 20
-    await await_until(lambda: not _follow._pollers._by_file)
+    await await_until(lambda: not _poller.pollers._by_file)
