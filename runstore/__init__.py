@@ -106,3 +106,5 @@ __all__ = [  # noqa: RUF022  a table of contents
     "SpoolKeptWarning",
     "UploadDelayedWarning",
 ]
+
+__version__ = "0.1.0"

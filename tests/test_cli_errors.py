@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runstore import __version__
 from tests.commands import environment, runstore, tree_of
 from tests.scripts import NOBODY, start, write_script
 
@@ -172,7 +173,8 @@ def test_a_wrong_option_explains_itself(tmp_path: Path) -> None:
 
 
 def test_help_and_version(tmp_path: Path) -> None:
-    """`runstore --version` is the installed version; `python -m runstore` is the same command."""
+    """`runstore --version`, by `python -m` too, is the installed version, as `runstore.__version__` is."""
+    assert __version__ == version("runstore")
     expected = f"runstore {version('runstore')}\n"
     assert runstore("--version", folder=tmp_path).stdout == expected
     module = subprocess.run(
