@@ -67,9 +67,10 @@ def test_an_async_method_has_its_twin(owner: type, name: str) -> None:
 
 
 @pytest.mark.parametrize(("owner", "name"), IN_ONE_CLASS)
-def test_a_twin_points_to_its_original(owner: type, name: str) -> None:
-    """The contract is written once: the sync form's docstring is one line that names its twin."""
-    assert methods(owner)[name[1:]].__doc__ == f"Sync twin of `{name}`."
+def test_a_twin_shows_what_its_original_says(owner: type, name: str) -> None:
+    """`help()` of the sync form names its twin, and shows parameters, results and errors as the twin does."""
+    original, twin = inspect.getdoc(getattr(owner, name)), inspect.getdoc(getattr(owner, name[1:]))
+    assert twin == f"Sync twin of `{name}`.\n\n{original}"
 
 
 @pytest.mark.parametrize("owner", CLASSES)

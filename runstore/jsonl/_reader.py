@@ -19,6 +19,7 @@ from runstore.jsonl._scan import NOTHING_NEW, Fetched, ReadAhead, fetch, pieces,
 from runstore.storage import Storage, as_storage
 from runstore.storage._bridge import breathe, is_inline, on_fork, running_loop
 from runstore.storage._sync_only import SyncMethods
+from runstore.storage._twins import show_twins
 
 __all__ = ["IncrementalReader"]
 
@@ -37,6 +38,7 @@ class _Quiet(NamedTuple):
     until: float = 0.0
 
 
+@show_twins
 class IncrementalReader:
     """Reads a JSONL file by byte offset: only what came since the last read is fetched and parsed.
 

@@ -18,6 +18,7 @@ from runstore.storage import _bridge
 from runstore.storage._answers import OpenFile, StorageListing, StorageStat
 from runstore.storage._append_queue import in_turn
 from runstore.storage._paths import check_file, check_path, storage_join
+from runstore.storage._twins import show_twins
 
 __all__ = ["SYNC_METHODS", "AsyncStorage", "Storage", "run_sync_over"]
 
@@ -260,6 +261,7 @@ class AsyncStorage(ABC):
         await self.aclose()
 
 
+@show_twins
 class Storage(AsyncStorage):
     """A storage: every async operation, and its sync twin without the leading `a`.
 

@@ -118,7 +118,6 @@ class LocalStorage(Storage):
             await self._queue_append(full, Append(data, whole_lines=False, durable=self._fsync))
 
     def append_lines(self, path: str, data: bytes) -> None:
-        """Sync twin of `aappend_lines`."""
         # Not driven: the coroutines would cost a tenth of a write of metrics.
         if type(data) is not bytes:
             data = as_bytes(path, data)

@@ -16,6 +16,7 @@ from runstore.jsonl._encode import encode_document, encode_record
 from runstore.storage import LocalStorage, Storage, storage_join
 from runstore.storage._bridge import gather
 from runstore.storage._sync_only import SyncMethods
+from runstore.storage._twins import show_twins
 from runstore.stores._eval_records import BenchmarkResult, RunMetadata, fields_of
 from runstore.stores._eval_trajectories import RUNS, TrajectoryFiles, check_folder
 
@@ -29,6 +30,7 @@ SUMMARY = "summary.json"
 RESULT = "result.json"
 
 
+@show_twins
 class EvalStore(TrajectoryFiles):
     """Creates, reads and deletes evaluation runs.
 

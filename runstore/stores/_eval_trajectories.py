@@ -12,6 +12,7 @@ from runstore.jsonl._encode import encode_record
 from runstore.jsonl._scan import read_records
 from runstore.storage import storage_join
 from runstore.storage._paths import check_name, check_path
+from runstore.storage._twins import show_twins
 from runstore.stores._eval_records import StoredTrajectory, fields_of
 from runstore.stores._run_files import RunFiles
 
@@ -23,6 +24,7 @@ RUNS = "runs"
 TRAJECTORIES = "trajectories.jsonl"
 
 
+@show_twins
 class TrajectoryFiles(RunFiles):
     """The part of an evaluation store that is about trajectories."""
 

@@ -17,6 +17,7 @@ from runstore.storage import Storage, StorageListing, storage_join
 from runstore.storage._bridge import breathe
 from runstore.storage._paths import check_name
 from runstore.storage._sync_only import SyncMethods
+from runstore.storage._twins import show_twins
 from runstore.stores._records import IterationInfo
 from runstore.stores._rollouts import RolloutCache
 from runstore.stores._run_files import RunFiles
@@ -47,6 +48,7 @@ def iteration_folder(iteration: int) -> str:
     return f"iteration_{number:06d}"
 
 
+@show_twins
 class IterationFiles(RunFiles):
     """The part of a run's store that is about iterations."""
 

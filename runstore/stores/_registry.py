@@ -17,6 +17,7 @@ from runstore.storage._base import run_sync_over
 from runstore.storage._bridge import drive, gather, in_thread
 from runstore.storage._paths import check_path
 from runstore.storage._sync_only import SyncMethods
+from runstore.storage._twins import show_twins
 from runstore.stores._eval import RUNS_INDEX, EvalStore
 from runstore.stores._run_info import RunInfo, Status, TrainingType
 from runstore.stores._survey import Folder, Rules, survey
@@ -41,6 +42,7 @@ class _Run(NamedTuple):
     storage: Storage
 
 
+@show_twins
 class RunRegistry:
     """The runs of one or more storages, and a store for each.
 

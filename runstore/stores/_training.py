@@ -14,6 +14,7 @@ from runstore.jsonl._decode import Record, decode_document
 from runstore.jsonl._encode import encode_document, encode_record
 from runstore.storage import Storage
 from runstore.storage._sync_only import SyncMethods
+from runstore.storage._twins import show_twins
 from runstore.stores._checkpoints import best_checkpoint, last_checkpoint
 from runstore.stores._iterations import IterationFiles
 from runstore.stores._records import CheckpointRecord
@@ -34,6 +35,7 @@ CODE_DIFF = "code.diff"
 TIMING_BUFFER_BYTES = 256 * 1024 * 1024
 
 
+@show_twins
 class TrainingRunStore(IterationFiles):
     """Reads, writes and follows the files of one training run.
 
