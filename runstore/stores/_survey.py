@@ -111,9 +111,8 @@ class Folder:
         """What could not be read."""
         if self.failure is not None:
             return str(self.failure)
-        iteration_error = None if self.iteration is None else self.iteration.error
-        errors = [self.config.error, self.checkpoints.error, iteration_error]
-        return "; ".join(filter(None, errors)) or None
+        parts = (self.config, self.checkpoints, self.iteration)
+        return "; ".join([part.error for part in parts if part is not None and part.error]) or None
 
     def inside(self) -> frozenset[Hashable]:
         """The folders that what is in this one is in."""
@@ -165,6 +164,8 @@ class _Look:
         self._durable = storage.durable_view()
         self._window = rules.active_seconds
         self._known = known
+        self._folders: list[str] = []
+        self._iterations = (0, "")
 
     async def at(self, prefix: str, above: frozenset[Hashable]) -> Folder:
         """Scan a folder, and read what changed in it if it is a run."""
@@ -183,10 +184,10 @@ class _Look:
     async def _describe(self, run: Folder, before: Folder | None) -> None:
         listing = run.listing
         if before is None:
-            run.iterations = _iterations(listing.folders)
+            run.iterations = self._iterations_of(listing.folders)
         else:
             same = listing.folders is before.listing.folders
-            run.iterations = before.iterations if same else _iterations(listing.folders)
+            run.iterations = before.iterations if same else self._iterations_of(listing.folders)
             run.config, run.checkpoints, run.iteration = before.config, before.checkpoints, before.iteration
         stat = listing.files.get(CONFIG)
         if stat != run.config.stat:
@@ -199,6 +200,12 @@ class _Look:
         run.fresh = self._is_fresh(run.newest, now)
         if run.iterations[0] and not run.fresh and not run.checkpoints.final:
             await self._look_at_iteration(run, now)
+
+    def _iterations_of(self, folders: list[str]) -> tuple[int, str]:
+        """How many iterations there are, and the last: the runs of a sweep often have the same ones."""
+        if folders != self._folders:
+            self._folders, self._iterations = folders, _iterations(folders)
+        return self._iterations
 
     def _is_fresh(self, newest: _Newest | None, now: float) -> bool:
         return newest is not None and now - newest.mtime <= self._window
