@@ -30,6 +30,11 @@ TRUSTED_NS = 60_000_000_000
 _LEADS_NOWHERE = {*ABSENT, errno.ELOOP, errno.EACCES, errno.EPERM}
 
 
+# The runs of a sweep have folders of the same names: each is kept once for all of them.
+_names: dict[str, str] = {}
+MOST_NAMES = 10_000
+
+
 class _Mark(NamedTuple):
     """When the names of a folder were listed, and what the folder was then."""
 
@@ -88,6 +93,9 @@ def _split(folder: int) -> tuple[list[str], list[os.DirEntry[str]]]:
     """The sorted names of the folders in it, and its other children."""
     folders: list[str] = []
     others: list[os.DirEntry[str]] = []
+    if len(_names) > MOST_NAMES:
+        _names.clear()
+    share = _names.setdefault
     with os.scandir(folder) as children:
         for child in children:
             try:
@@ -97,7 +105,8 @@ def _split(folder: int) -> tuple[list[str], list[os.DirEntry[str]]]:
                     raise
                 is_folder = False
             if is_folder:
-                folders.append(child.name)
+                name = child.name
+                folders.append(share(name, name))
             else:
                 others.append(child)
     folders.sort()

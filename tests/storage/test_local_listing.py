@@ -95,3 +95,13 @@ def test_links_and_other_folders_are_listed_again(tmp_path: Path, listed: list[s
     settle(tmp_path / "b")
     assert storage.scan("a", storage.scan("b")).files.keys() == {"f"}
     assert len(listed) == 4
+
+
+def test_names_that_many_folders_have_are_kept_once(tmp_path: Path) -> None:
+    """The iterations of hundreds of runs take the memory of those of one."""
+    for run in ("a", "b"):
+        (tmp_path / run / "iteration_000007").mkdir(parents=True)
+    storage = LocalStorage(tmp_path)
+    (one,), (two,) = storage.scan("a").folders, storage.scan("b").folders
+    assert one == "iteration_000007"
+    assert one is two
