@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TypeVar
 
 __all__ = ["show_twins"]
@@ -14,5 +15,5 @@ def show_twins(owner: T) -> T:
     for name, twin in vars(owner).items():
         docstring = getattr(getattr(owner, f"a{name}", None), "__doc__", None)
         if docstring and (getattr(twin, "__doc__", None) or "").startswith("Sync twin of"):
-            twin.__doc__ = f"{twin.__doc__}\n\n        {docstring}"
+            twin.__doc__ = f"{twin.__doc__}\n\n{inspect.cleandoc(docstring)}"
     return owner
