@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -107,6 +108,9 @@ def test_a_subclass_that_gives_other_bytes_is_asked_for_all_of_them(tmp_path: Pa
     assert Upper(tmp_path).open_file("m.jsonl") is None
     reader = IncrementalReader(Upper(tmp_path), "m.jsonl", max_records=200_000)
     assert {record["X"] for record in reader.read()} == {"A"}
+    patched: Any = LocalStorage(tmp_path)
+    patched.aread_range = Upper(tmp_path).aread_range
+    assert {record["X"] for record in IncrementalReader(patched, "m.jsonl").read()} == {"A"}
 
 
 def open_files() -> list[str]:
