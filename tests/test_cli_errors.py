@@ -162,7 +162,7 @@ def test_files_that_cannot_be_read_leave_the_rest_to_be_seen(tmp_path: Path) -> 
     for title, name in (("Metrics", "metrics.jsonl"), ("Checkpoints", "checkpoints.jsonl")):
         assert len(shown[title]) == 2
         assert str(tmp_path / name) in shown[title][1]
-    assert shown["Iterations"][0].startswith("Iterations  1, from 3 to 3")
+    assert shown["Iterations"][0].startswith("Iterations  1, number 3")
 
 
 def test_a_wrong_option_explains_itself(tmp_path: Path) -> None:

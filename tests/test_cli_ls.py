@@ -74,9 +74,7 @@ def test_a_broken_run_is_listed(root: Path) -> None:
 
 def test_nothing_to_list(tmp_path: Path) -> None:
     """An empty folder has no runs; one that is not there is an error, and stays so."""
-    assert runstore("ls", folder=tmp_path).stdout == (
-        "no runs (looked 1 levels deep; --depth changes that)\n"
-    )
+    assert runstore("ls", folder=tmp_path).stdout == ("no runs (looked 1 level deep; --depth changes that)\n")
     assert runstore("ls", "--json", folder=tmp_path).stdout == "[]\n"
     missing = runstore("ls", "none", folder=tmp_path)
     assert missing.returncode == 1

@@ -53,6 +53,18 @@ def test_it_can_begin_anywhere_and_show_some_keys_only(store: TrainingRunStore, 
         stop(process)
 
 
+def test_a_mistyped_key_is_told_and_waited_for(store: TrainingRunStore, tmp_path: Path) -> None:
+    """A key that no record has yet is a warning with those close to it; records without it are not shown."""
+    with start_runstore("tail", "run", "-k", "los", folder=tmp_path) as process:
+        assert process.stderr is not None
+        expected = "runstore: warning: so far no metric is called 'los'; close to it: loss\n"
+        assert process.stderr.readline() == expected
+        store.write_metrics({"loss": 1}, step=30)
+        store.write_metrics({"los": 2}, step=31)
+        assert read_lines(process, 1) == ["step 31  los 2"]
+        stop(process)
+
+
 def test_only_what_comes(store: TrainingRunStore, tmp_path: Path) -> None:
     """`-n 0` starts at the end: the first record shown is one written after that."""
     with start_runstore("tail", "run", "-n", 0, folder=tmp_path) as process:

@@ -27,7 +27,7 @@ from runstore.cli._place import poll_seconds, store_at
 from runstore.cli._plot import LARGEST
 from runstore.cli._runs import COLUMNS, DROPPED, TEXTS, read_lines
 from runstore.cli._scan import read_curves, summarize
-from runstore.cli._text import one_line, printable
+from runstore.cli._text import flatten, one_line, printable
 from runstore.cli._view import View
 
 __all__ = ["app"]
@@ -117,7 +117,8 @@ def list_runs(
     elif lines:
         view.table(COLUMNS, [line.cells() for line in lines], drop=DROPPED, left=TEXTS)
     else:
-        view.line(f"no runs (looked {depth} levels deep; --depth changes that)")
+        levels = "1 level" if depth == 1 else f"{depth} levels"
+        view.line(f"no runs (looked {levels} deep; --depth changes that)")
 
 
 @app.command()
@@ -183,11 +184,20 @@ def tail(
             reader = IncrementalReader(store.storage, METRICS, max_records=last)
             reader.update()
             so_far = reader.snapshot()
+            warn_of_wrong_keys(so_far.records, key or ())
             view.records(so_far.records, key or ())
             cursor = so_far.cursor
         follow(store, view, cursor, key or ())
     except KeyboardInterrupt:
         view.end_live()
+
+
+def warn_of_wrong_keys(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+    """Say so when none of the records has any of the keys: they may be mistyped, or still to come."""
+    known = sorted({name for record in records for name, _ in flatten(record)})
+    if keys and known and not set(keys) & set(known):
+        for key in keys:
+            typer.echo(f"runstore: warning: so far {no_such_key(key, known)}", err=True)
 
 
 def follow(store: TrainingRunStore, view: View, cursor: str, keys: Sequence[str]) -> None:

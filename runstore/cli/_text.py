@@ -7,7 +7,7 @@ from typing import Any
 
 from runstore import UnstorableValueError, strict_json
 
-__all__ = ["flatten", "lookup", "one_line", "printable", "record_line", "short"]
+__all__ = ["flatten", "has_any", "lookup", "one_line", "printable", "record_line", "short"]
 
 LONGEST_VALUE = 60
 
@@ -23,6 +23,12 @@ def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iter
             yield from flatten(value, f"{prefix}{key}/", depth + 1)
         else:
             yield f"{prefix}{key}", value
+
+
+def has_any(record: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    """Whether a record has one of the keys, as `flatten` names them."""
+    names = {name for name, _ in flatten(record)}
+    return any(key in names for key in keys)
 
 
 def lookup(record: Mapping[str, Any], key: str) -> Any:

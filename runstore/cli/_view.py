@@ -18,7 +18,7 @@ from rich.text import Text
 from runstore import CheckpointRecord, IterationInfo, RunMetadata, StorageStat
 from runstore.cli._plot import Point, draw
 from runstore.cli._scan import Series, Summary
-from runstore.cli._text import flatten, printable, record_line, short
+from runstore.cli._text import flatten, has_any, printable, record_line, short
 
 __all__ = ["View"]
 
@@ -210,8 +210,10 @@ class View:
             self.line(row, "green")
 
     def records(self, records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-        """Print a line a record, cut to the width of a terminal."""
+        """Print a line for each record that has one of the keys, cut to the width of a terminal."""
         for record in records:
+            if keys and not has_any(record, keys):
+                continue
             text = Text(record_line(record, keys))
             if self.console.is_terminal:
                 text.truncate(self.console.width, overflow="ellipsis")
@@ -233,7 +235,8 @@ def iterations_note(iterations: Sequence[IterationInfo]) -> str:
     """How many iterations, from which to which, and what they hold."""
     if not iterations:
         return "none"
-    parts = [f"{len(iterations)}, from {iterations[0].iteration} to {iterations[-1].iteration}"]
+    first, last = iterations[0].iteration, iterations[-1].iteration
+    parts = [f"{len(iterations)}, from {first} to {last}" if first != last else f"1, number {first}"]
     rollouts = sum(info.has_train_rollouts for info in iterations)
     logtrees = sum(info.has_train_logtree for info in iterations)
     parts += [f"train rollouts in {rollouts}"] * bool(rollouts)

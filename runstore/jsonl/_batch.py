@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 __all__ = ["Batch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that were read together; iterating it iterates them.
+    """Records that were read together; it iterates, counts and is indexed as they are.
 
     Attributes:
         records: The records, in file order. Followers share them: treat them as read-only.
@@ -29,3 +29,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        return self.records[index]

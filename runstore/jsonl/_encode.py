@@ -26,7 +26,7 @@ import orjson
 from runstore.errors import UnstorableValueError
 from runstore.jsonl._readable import to_readable
 
-__all__ = ["encode_document", "encode_record", "strict_json"]
+__all__ = ["encode_document", "encode_object", "encode_record", "strict_json"]
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _LINE = _OPTIONS | orjson.OPT_APPEND_NEWLINE
@@ -63,7 +63,7 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
 def _as_dict(record: object) -> dict[str, Any]:
     if isinstance(record, Mapping):
         return dict(record)
-    msg = f"a record must be a dict, not a {type(record).__qualname__}"
+    msg = f"a record must be a mapping of names to values, not {type(record).__qualname__}"
     raise UnstorableValueError(msg)
 
 
@@ -79,6 +79,23 @@ def encode_document(document: Any) -> bytes:
         return _encode_slowly(document, to_readable, indent=2)
     if b"null" in data and _may_hold_bare_number(document):
         return _encode_slowly(document, to_readable, indent=2)
+    return data
+
+
+def encode_object(what: str, document: Any) -> bytes:
+    """As `encode_document`, of a document that has to be an object.
+
+    Args:
+        what: What it is, for the error.
+        document: What is to make the object.
+
+    Raises:
+        UnstorableValueError: It makes none, or a value holds itself.
+    """
+    data = encode_document(document)
+    if not data.startswith(b"{"):
+        msg = f"{what} must make a JSON object, and a {type(document).__qualname__} does not"
+        raise UnstorableValueError(msg)
     return data
 
 

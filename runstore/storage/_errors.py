@@ -33,4 +33,6 @@ def write_error(error: OSError, path: str) -> StorageFailure:
         return StorageIOError(error.errno, "A folder is in the way: choose another path", path)
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
         return StorageIOError(error.errno, "A parent of this path is a file: choose another path", path)
+    if error.errno == errno.ENOENT:
+        return NotFoundError(error.errno, "Its folder is not there and cannot be made: choose another", path)
     return storage_error(error, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import logging
 import os
 import secrets
@@ -173,7 +174,11 @@ class EvalStore(TrajectoryFiles):
             NotFoundError: There is no such run.
         """
         name = self._run_path(run_id, METADATA)
-        data = await self.storage.aread(self._path(name))
+        try:
+            data = await self.storage.aread(self._path(name))
+        except NotFoundError as error:
+            msg = f"no evaluation run has the id {run_id!r}: list_runs() gives those that there are"
+            raise NotFoundError(errno.ENOENT, msg, self.url(name)) from error
         try:
             return RunMetadata.from_dict(decode_document(data, self.url(name)))
         except TypeError as error:

@@ -9,9 +9,9 @@ import re
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from typing import Any
 
-from runstore.errors import InvalidInputError
+from runstore.errors import InvalidInputError, UnstorableValueError
 from runstore.jsonl._decode import Record
-from runstore.jsonl._encode import encode_document, encode_record
+from runstore.jsonl._encode import encode_object, encode_record
 from runstore.jsonl._scan import read_records
 from runstore.storage import Storage, StorageListing, storage_join
 from runstore.storage._bridge import breathe
@@ -41,7 +41,11 @@ def iteration_folder(iteration: int) -> str:
         InvalidInputError: The number is negative.
         TypeError: It is no integer.
     """
-    number = operator.index(iteration)
+    try:
+        number = operator.index(iteration)
+    except TypeError as error:
+        msg = f"iteration must be an integer, not {iteration!r}"
+        raise TypeError(msg) from error
     if number < 0:
         msg = f"iteration must not be negative: {iteration}"
         raise InvalidInputError(msg)
@@ -168,6 +172,9 @@ class IterationFiles(RunFiles):
             UnstorableValueError: A value has no JSON form; nothing was written.
         """
         path = self._rollouts_path(iteration, base_name)
+        if isinstance(records, Mapping) or not isinstance(records, Iterable):
+            msg = f"rollouts must be a list of records, not {type(records).__qualname__}"
+            raise UnstorableValueError(msg)
         lines: list[bytes] = []
         unbroken = 0
         for record in records:
@@ -218,10 +225,10 @@ class IterationFiles(RunFiles):
 
         Raises:
             InvalidInputError: A negative number, or a name that is no part of a file name.
-            UnstorableValueError: A value holds itself.
+            UnstorableValueError: It makes no object, or a value holds itself.
         """
         name = self._logtree_name(iteration, base_name)
-        await self.storage.awrite(self._path(name), encode_document(data))
+        await self.storage.awrite(self._path(name), encode_object("a log tree", data))
 
     def write_logtree(self, iteration: int, data: Mapping[str, Any], base_name: str = "train") -> None:
         """Sync twin of `awrite_logtree`."""

@@ -284,7 +284,11 @@ class RunRegistry:
         runs = await self._known_runs()
         if run_id not in runs:
             near = difflib.get_close_matches(run_id, runs, NEAR_MATCHES)
-            hint = f"did you mean {', '.join(near)}?" if near else "refresh() looks for new ones"
+            hint = (
+                f"did you mean {', '.join(near)}?"
+                if near
+                else "refresh() looks for new ones, a larger depth further down"
+            )
             msg = f"no run has the id {run_id!r}; {hint}"
             raise NotFoundError(errno.ENOENT, msg)
         return runs[run_id]

@@ -11,8 +11,9 @@ from typing import Any
 from runstore.errors import InvalidInputError, UnstorableValueError
 from runstore.jsonl import AsyncFollower, Batch, Follower, IncrementalReader
 from runstore.jsonl._decode import Record, decode_document
-from runstore.jsonl._encode import encode_document, encode_record
+from runstore.jsonl._encode import encode_object, encode_record
 from runstore.storage import Storage
+from runstore.storage._paths import as_bytes
 from runstore.storage._sync_only import SyncMethods
 from runstore.storage._twins import show_twins
 from runstore.stores._checkpoints import best_checkpoint, last_checkpoint
@@ -103,10 +104,7 @@ class TrainingRunStore(IterationFiles):
         Raises:
             UnstorableValueError: A value holds itself, or the whole makes no object.
         """
-        data = encode_document(config)
-        if not data.startswith(b"{"):
-            msg = f"a configuration must make a JSON object, and a {type(config).__qualname__} does not"
-            raise UnstorableValueError(msg)
+        data = encode_object("a configuration", config)
         kept = self._kept_config
         await self.storage.awrite(self._path(CONFIG), data)
         # After writes that overlapped nobody knows which one stayed: the next read tells.
@@ -274,8 +272,11 @@ class TrainingRunStore(IterationFiles):
                 since the epoch).
 
         Raises:
-            UnstorableValueError: A value has no JSON form; nothing was written.
+            UnstorableValueError: It is no list, or a value has no JSON form; nothing was written.
         """
+        if isinstance(spans, str | bytes | Mapping):
+            msg = f"spans must be a list of objects, one a span, not {type(spans).__qualname__}"
+            raise UnstorableValueError(msg)
         if spans:
             record = {"step": step, "spans": spans}
             await self.storage.aappend_lines(self._path(TIMING), encode_record(record))
@@ -385,7 +386,7 @@ class TrainingRunStore(IterationFiles):
 
 def _encode_text(text: str | bytes) -> bytes:
     if not isinstance(text, str):
-        return bytes(memoryview(text))  # not bytes(5), which would be five NUL bytes
+        return as_bytes(CODE_DIFF, text)
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -26,7 +26,7 @@ async def truncate_metrics(storage: Storage, path: str, from_step: int) -> int:
     """
     is_step = hasattr(from_step, "__index__") and not isinstance(from_step, bool)
     if not is_step or operator.index(from_step) < 0:
-        msg = f"{path} cannot be truncated from step {from_step!r} on: give the first step to drop, from 0"
+        msg = f"{path} cannot be truncated from step {from_step!r} on: give an integer from 0"
         raise InvalidInputError(msg) if is_step else TypeError(msg)
     from_step = operator.index(from_step)
     try:

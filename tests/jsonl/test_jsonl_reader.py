@@ -498,3 +498,14 @@ async def test_a_loop_gets_its_turn_while_a_large_file_is_read(tmp_path: Path) -
         await asyncio.sleep(0)
     assert len(reading.result()) == 50_000
     assert turns > 30
+
+
+def test_a_batch_is_used_like_its_records(tmp_path: Path) -> None:
+    """It is counted, iterated, indexed and cut."""
+    (tmp_path / "m.jsonl").write_bytes(lines(0, 5))
+    reader = IncrementalReader(tmp_path, "m.jsonl")
+    reader.update()
+    batch = reader.snapshot()
+    assert (len(batch), batch[0]["step"], batch[-1]["step"]) == (5, 0, 4)
+    assert steps(batch[1:3]) == [1, 2]
+    assert list(batch) == batch.records

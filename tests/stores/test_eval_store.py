@@ -71,7 +71,7 @@ async def test_finalising_collects_scores(evals: EvalStore, call: Call) -> None:
     metadata = await call(evals.afinalize_run, run_id)
     assert metadata.scores["a"] == 0.25
     assert sorted((await call(evals.aread_run, run_id)).scores) == ["a", "c"]
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="no evaluation run has the id 'none'"):
         await call(evals.afinalize_run, "none")
 
 

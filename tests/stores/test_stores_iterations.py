@@ -160,3 +160,19 @@ def test_the_labels_of_two_iterations_are_two_lists() -> None:
     one, other = IterationInfo(1), IterationInfo(2)
     one.eval_labels.append("a")
     assert other == IterationInfo(2, has_train_rollouts=False, has_train_logtree=False, eval_labels=[])
+
+
+@pytest.mark.parametrize("tree", [[1, 2], "text", None])
+async def test_a_log_tree_is_an_object(
+    run: RunFolder, store: TrainingRunStore, call: Call, tree: Any
+) -> None:
+    """What could not be read back is not written."""
+    with pytest.raises(UnstorableValueError, match="a log tree must make a JSON object"):
+        await call(store.awrite_logtree, 1, tree)
+    assert not run.exists()
+
+
+async def test_an_iteration_that_is_no_number_is_named(store: TrainingRunStore, call: Call) -> None:
+    """The error says which argument is wrong."""
+    with pytest.raises(TypeError, match="iteration must be an integer, not '3'"):
+        await call(store.awrite_logtree, "3", {})  # type: ignore[arg-type]  # that is the point

@@ -271,7 +271,7 @@ async def test_an_unstorable_rollout_leaves_the_file_as_it_was(
     with pytest.raises(UnstorableValueError, match=r"\['reward'\]"):
         await call(store.awrite_rollouts, 12, [{"reward": 1}, {"reward": object()}])
     no_records: Any = {"not": "a list of records"}
-    with pytest.raises(UnstorableValueError, match="must be a dict"):
+    with pytest.raises(UnstorableValueError, match="must be a list of records, not dict"):
         await call(store.awrite_rollouts, 12, no_records)
     assert run.get(FILE) == before
     assert await call(store.aread_rollouts, 12) == RECORDS
@@ -311,3 +311,11 @@ async def test_a_large_file_leaves_the_loop_free() -> None:
     read, turns = await turns_of_the_loop(store.aread_rollouts(12))
     assert read == records
     assert turns > 120
+
+
+@pytest.mark.parametrize("records", [{"group_idx": 0}, None, 5])
+async def test_rollouts_are_a_list(run: RunFolder, store: TrainingRunStore, call: Call, records: Any) -> None:
+    """One record by itself, or nothing, is refused before anything is written."""
+    with pytest.raises(UnstorableValueError, match="a list of records, not"):
+        await call(store.awrite_rollouts, 1, records)
+    assert not run.exists()

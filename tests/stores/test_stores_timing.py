@@ -58,3 +58,11 @@ async def test_a_span_that_cannot_be_stored(run: RunFolder, store: TrainingRunSt
     with pytest.raises(UnstorableValueError, match=r"\['spans'\]\[0\]\['name'\]"):
         await call(store.awrite_timing_spans, 3, [{"name": object()}])
     assert not run.exists()
+
+
+@pytest.mark.parametrize("spans", [SPANS[0], "abc", b"abc"])
+async def test_spans_are_a_list(run: RunFolder, store: TrainingRunStore, call: Call, spans: Any) -> None:
+    """One span by itself, or a string, is refused before anything is written."""
+    with pytest.raises(UnstorableValueError, match="a list of objects"):
+        await call(store.awrite_timing_spans, 3, spans)
+    assert not run.exists()
